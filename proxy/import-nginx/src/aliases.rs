@@ -40,10 +40,8 @@ impl<'a> NginxPaths<'a> {
                 let place = &first.place;
                 report.plain(at, format!("this path leads to another server than at {place}, by the host's name: it is no alias, clients use /mcp/NAME"));
             } else if !(gateway.allows_alias)(&path) {
-                report.plain(
-                    first,
-                    "this path cannot be an alias here, clients use /mcp/NAME: it is a path of the gateway's own, or has signs that aliases do not have",
-                );
+                let why = "this path cannot be an alias here, clients use /mcp/NAME: it is a path of the gateway's own, or has signs that aliases do not have";
+                report.plain(first, why);
             } else {
                 aliases.entry(name.clone()).or_default().push((path, first));
             }

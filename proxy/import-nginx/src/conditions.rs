@@ -1,4 +1,4 @@
-//! Conditions of nginx's `if`: a variable, and a test of its value.
+//! Conditions of nginx's `if` that the importer reads: a variable that is tested, or compared with a text.
 
 use crate::tree::Directive;
 use crate::values::{is_literal, only_variable};
@@ -10,48 +10,36 @@ pub(crate) enum VariableTest<'a> {
     Set,
     Is(&'a str),
     IsNot(&'a str),
-    Matches(&'a str),
-    MatchesNot(&'a str),
 }
 
 impl VariableTest<'_> {
-    /// Returns true if the condition is met for a value. `None` if that depends on a regular expression.
-    pub(crate) fn holds(self, value: &str) -> Option<bool> {
+    /// Returns true if the condition is met for a value.
+    pub(crate) fn holds(self, value: &str) -> bool {
         match self {
-            Self::Set => Some(!value.is_empty() && value != "0"),
-            Self::Is(other) => Some(value == other),
-            Self::IsNot(other) => Some(value != other),
-            Self::Matches(_) | Self::MatchesNot(_) => None,
+            Self::Set => !value.is_empty() && value != "0",
+            Self::Is(other) => value == other,
+            Self::IsNot(other) => value != other,
         }
     }
 }
 
-/// Reads the variable and the test of `if (…)`; `None` for other conditions.
+/// Reads the variable and the test of `if (…)`; `None` for patterns, files, and texts that contain variables.
 pub(crate) fn variable_test(condition: &Directive) -> Option<(&str, VariableTest<'_>)> {
     let mut words: Vec<&str> = condition.args().collect();
-    let first = words.first()?.strip_prefix('(')?;
-    match first {
+    match words.first()?.strip_prefix('(')? {
         "" => drop(words.remove(0)),
         first => words[0] = first,
     }
-    let last = words.last()?.strip_suffix(')')?;
-    match last {
+    match words.last()?.strip_suffix(')')? {
         "" => drop(words.pop()),
         last => *words.last_mut()? = last,
     }
     let variable = only_variable(words.first()?)?;
     let test = match words[1..] {
         [] => VariableTest::Set,
-        ["=", text] => VariableTest::Is(text),
-        ["!=", text] => VariableTest::IsNot(text),
-        ["~" | "~*", text] => VariableTest::Matches(text),
-        ["!~" | "!~*", text] => VariableTest::MatchesNot(text),
+        ["=", text] if is_literal(text) => VariableTest::Is(text),
+        ["!=", text] if is_literal(text) => VariableTest::IsNot(text),
         _ => return None,
     };
-    // If the text for the comparison contains variables, its value is unknown, so the condition is not read.
-    let known = match test {
-        VariableTest::Is(text) | VariableTest::IsNot(text) => is_literal(text),
-        _ => true,
-    };
-    known.then_some((variable, test))
+    Some((variable, test))
 }

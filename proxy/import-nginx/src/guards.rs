@@ -1,284 +1,236 @@
 //! Rules that refuse requests by nginx's `if`, and their equivalents in the gateway.
 //!
-//! nginx has no directives for rules about tokens, origins and methods, so configurations use `map` and `if … return`. A
-//! condition whose meaning is not certain is reported as a lost rule.
+//! nginx has no directives for rules about tokens and origins, so configurations use `map` and `if … return`. The importer reads
+//! an `if` that tests a header, the subject of a client certificate, or a `map` of one of them. Every other `if` is reported.
 
 use tooldock_filters::token::config_digest;
 
 use crate::conditions::{VariableTest, variable_test};
 use crate::principals::cleaned;
+use crate::report::Report;
 use crate::tree::Directive;
 use crate::values::{is_literal, only_variable};
-use crate::variables::{Key, Map, Variables, is_name};
+use crate::variables::{Key, Map, Variables, is_mark};
 
 /// The nginx variable for the header in which the gateway expects tokens.
 pub(crate) const AUTHORIZATION: &str = "http_authorization";
 
 /// The rule that an `if` of nginx expresses.
-pub(crate) enum Guard<'a> {
-    /// Only these tokens are admitted.
-    Tokens {
-        tokens: Vec<Token<'a>>,
-        /// The nginx variable for the header that contains the tokens.
-        header: &'a str,
-        /// Lines that admit further clients in nginx, whose tokens cannot be listed. Each line has advice for the operator.
-        left_out: Vec<(&'a Directive, &'static str)>,
-    },
-    /// Any kind of credential is required.
-    AnyCredential,
-    /// Only requests from pages of these origins are admitted.
-    Origins {
-        origins: Vec<&'a str>,
-        /// True if nginx admits further origins that cannot be listed; false if the list is complete.
-        more: bool,
-        /// True if requests without an `Origin` header are refused; false if they are admitted.
-        needed: bool,
-    },
-    /// Only certificates with certain subjects are admitted. Each pair consists of the value in the `map` and the subject.
-    Subjects(Vec<(&'a str, &'a str)>),
-    /// A verified client certificate of any subject is required.
-    Certificate,
-    /// Only requests for this host are served.
-    Host(&'a str),
-    /// Only encrypted connections are served.
-    Encrypted,
-    /// The rule needs no import, since the gateway always applies it.
-    Always,
-    /// The gateway has no equivalent of the rule, and admits no further requests without it. Contains the text for the report.
-    Harmless(&'static str),
-    /// The gateway has no equivalent of the rule, and may admit further requests without it. Contains the text for the report.
-    Lost(&'static str),
+pub(crate) enum Rule<'a> {
+    /// Only clients with these tokens are admitted. Also contains the nginx variable for the header that carries them.
+    Tokens(Vec<Credential<'a>>, &'a str),
+    /// Only certificates with these subjects are admitted.
+    Subjects(Vec<Credential<'a>>),
+    /// Only requests without an `Origin`, or from pages of these origins, are admitted.
+    Origins(Vec<&'a str>),
+    /// The rule asks for any credential, which the gateway always does, or it is reported as not imported.
+    Other,
+    /// The rule refuses no request that the gateway would admit.
+    Nothing,
 }
 
-/// An admitted token. Only its digest is stored.
-#[derive(Clone)]
-pub(crate) struct Token<'a> {
-    /// The value that a `map` assigns to the token, if it is a name.
-    pub(crate) name: Option<&'a str>,
-    /// True if the name that a `map` assigns to the token must not be shown, since the name would reveal parts of a token.
-    pub(crate) is_hidden: bool,
-    /// SHA-256 of the token, in hexadecimal digits.
-    pub(crate) digest: String,
+/// A token or the subject of a certificate that nginx admits.
+pub(crate) struct Credential<'a> {
+    pub(crate) name: ClientName<'a>,
+    /// SHA-256 of the token, in hexadecimal digits; or the subject.
+    pub(crate) id: String,
     pub(crate) at: &'a Directive,
 }
 
-/// The values of a variable that pass a condition whose `if` refuses requests.
-#[derive(Default)]
-struct PassingValues<'a> {
-    /// The admitted texts, each with its value in the `map` and its line.
-    texts: Vec<(&'a str, Option<&'a str>, &'a Directive)>,
-    /// Regular expressions of a `map` that admit further texts.
-    patterns: Vec<&'a Directive>,
-    /// True if all texts that are not listed are admitted; false if they are refused.
-    rest: bool,
-    /// True if the empty text is admitted, that is, requests without the header.
-    empty: bool,
-    /// True if a listed text or pattern, other than the empty one, is refused.
-    refuses: bool,
+/// The name that a `map` gives to a client.
+#[derive(Clone, Copy)]
+pub(crate) enum ClientName<'a> {
+    None,
+    /// The name must not be shown: it would reveal parts of a token, or is sent to servers as a secret may be.
+    Hidden,
+    Shown(&'a str),
 }
 
-impl<'a> PassingValues<'a> {
-    /// Takes the names of texts from another `map`, if their own `map` only marks them as admitted.
-    fn named_by(mut self, name_of: impl Fn(&str) -> Option<&'a str>) -> Self {
-        for (text, name, _) in &mut self.texts {
-            if !name.is_some_and(is_name) {
-                *name = name_of(text).or(*name);
-            }
-        }
-        self
-    }
+/// The values of a header that pass an `if` which refuses requests.
+struct AdmittedValues<'a> {
+    /// Texts, each with its line.
+    texts: Vec<(&'a str, &'a Directive)>,
+    /// Lines of a `map` that admit further texts by a regular expression.
+    patterns: Vec<&'a Directive>,
+    /// True if requests without the header are admitted.
+    empty: bool,
 }
 
 /// Directives that neither answer nor route requests. An `if` that contains only these does not refuse or admit requests.
-const DECORATION: [&str; 9] = [
-    "set",
-    "break",
-    "add_header",
-    "expires",
-    "access_log",
-    "limit_rate",
-    "limit_rate_after",
-    "gzip",
-    "default_type",
-];
+#[rustfmt::skip]
+const DECORATION: [&str; 7] = ["set", "break", "add_header", "expires", "access_log", "gzip", "limit_rate"];
 
 const LOST: &str = "this condition has no counterpart: express it in admission, or keep it in front of the gateway";
+const LISTED: &str = "what is refused is listed, not what is let in: list tokens in admission.tokens, and web pages in admission.origins";
 const PATTERN: &str = "clients whose token matches this pattern are not let in, as tokens are compared whole: give each of these clients a \
      key by tooldock keys create, or list its token in admission.tokens";
 const NO_TOKEN: &str = "this client is not let in, as it shows no Bearer token of at most 4096 visible characters (Basic and other schemes are \
      not taken): give it a key by tooldock keys create, or a token in admission.tokens";
-const METHODS: &str =
-    "GET, POST and DELETE are served on the paths of MCP; fewer methods cannot be had";
 
-/// The rule that an `if` expresses for every request of its location.
-pub(crate) fn guard<'a>(condition: &'a Directive, variables: &Variables<'a>) -> Guard<'a> {
+/// Returns the rule that an `if` expresses for every request of its location, and reports the parts that are not imported.
+pub(crate) fn rule<'a>(
+    condition: &'a Directive,
+    variables: &Variables<'a>,
+    report: &mut Report,
+) -> Rule<'a> {
     let body = condition.block();
-    let has = |name: &str| body.iter().any(|it| it.is(name));
-    let asked = variable_test(condition);
-    if !has("return") {
-        return match (&asked, has("rewrite")) {
-            // A `set` has no effect by itself. It is reported where its variable is used.
-            _ if body.iter().all(|it| it.is("set") || it.is("break")) => Guard::Always,
-            (Some(("request_method", VariableTest::Is("OPTIONS"))), false) => Guard::Always,
-            (_, false) if body.iter().all(|it| DECORATION.contains(&it.name())) => {
-                Guard::Harmless("settings do not depend on conditions")
-            }
-            // The `if` routes requests elsewhere, or contains a directive that decides about them.
-            _ => Guard::Lost(LOST),
-        };
+    let only = |names: &[&str]| body.iter().all(|it| names.contains(&it.name()));
+    let test = variable_test(condition);
+    // Other methods than these are not served on the paths of MCP, whatever nginx does with them.
+    if let Some(("request_method", VariableTest::Is(method))) = test
+        && !["GET", "POST", "DELETE"].contains(&method)
+    {
+        return Rule::Nothing;
     }
-    let Some((variable, test)) = asked else {
-        return Guard::Lost(LOST);
+    // A `set` has no effect by itself. It is reported where its variable is used.
+    if only(&["set", "break"]) {
+        return Rule::Nothing;
+    }
+    if only(&DECORATION) {
+        report.plain(condition, "settings do not depend on conditions");
+        return Rule::Nothing;
+    }
+    let refused = match test {
+        Some(test) if body.iter().any(|it| it.is("return")) => {
+            refusal(condition, test, variables, report)
+        }
+        // The `if` routes requests elsewhere, or decides about them in another way.
+        _ => Err(LOST),
     };
-    match (variable, test) {
-        ("request_method", test) => methods(test),
-        ("scheme", VariableTest::Is("http") | VariableTest::IsNot("https"))
-        | ("https", VariableTest::Is("") | VariableTest::IsNot("on")) => Guard::Encrypted,
-        ("ssl_client_verify", VariableTest::IsNot("SUCCESS")) => Guard::Certificate,
-        ("host" | "http_host", VariableTest::IsNot(host)) => Guard::Host(host),
-        _ => of_values(condition, variable, test, variables),
-    }
+    refused.unwrap_or_else(|why| {
+        report.security(condition, why);
+        Rule::Other
+    })
 }
 
-/// Reads a rule about tokens, origins or subjects, which tests the variable itself or a `map` of it.
-fn of_values<'a>(
+/// Reads a rule that refuses requests by a variable: a header or a subject, or a `map` of one of them.
+///
+/// # Errors
+///
+/// The reason why the rule is not imported, for the report.
+fn refusal<'a>(
     condition: &'a Directive,
-    variable: &'a str,
-    test: VariableTest<'a>,
+    (variable, test): (&'a str, VariableTest<'a>),
     variables: &Variables<'a>,
-) -> Guard<'a> {
+    report: &mut Report,
+) -> Result<Rule<'a>, &'static str> {
     if variables.is_made_without_map(variable) {
         // The variable is set by an earlier `set` or a regular expression, so its value is unknown.
-        return Guard::Lost(LOST);
+        return Err(LOST);
     }
-    let (source, let_in) = match variables.map(variable) {
-        Some(map) => {
-            let names = variables.only_decides(variable);
-            let Some(source) = only_variable(map.source) else {
-                return Guard::Lost(LOST);
-            };
-            let Some(let_in) = of_map(&map, test, names) else {
-                return Guard::Lost(LOST);
-            };
-            (source, let_in)
-        }
-        None => {
-            let let_in = match test {
-                VariableTest::IsNot(text) => PassingValues {
-                    texts: vec![(text, None, condition)],
-                    empty: text.is_empty(),
-                    ..PassingValues::default()
+    let carries_token = |name: &str| name.strip_prefix("http_").is_some_and(may_be_secret);
+    let (source, admitted) = match (variables.map(variable), test) {
+        (Some(map), _) => (only_variable(map.source).ok_or(LOST)?, of_map(&map, test)?),
+        (None, VariableTest::Is("")) if carries_token(variable) => return Ok(Rule::Other),
+        (None, VariableTest::IsNot(text)) if !text.is_empty() => {
+            let texts = vec![(text, condition)];
+            let (patterns, empty) = (Vec::new(), false);
+            (
+                variable,
+                AdmittedValues {
+                    texts,
+                    patterns,
+                    empty,
                 },
-                VariableTest::Is("") => PassingValues {
-                    rest: true,
-                    ..PassingValues::default()
-                },
-                _ => return Guard::Lost(LOST),
-            };
-            (variable, let_in)
-        }
-    };
-    let let_in = let_in.named_by(|text| variables.name_of(source, text));
-    match source {
-        AUTHORIZATION => tokens(let_in, source),
-        "http_origin" => origins(&let_in),
-        "ssl_client_s_dn" => subjects(let_in),
-        _ if source.strip_prefix("http_").is_some_and(may_be_secret) => tokens(let_in, source),
-        _ => Guard::Lost(LOST),
-    }
-}
-
-fn of_map<'a>(map: &Map<'a>, test: VariableTest<'_>, names: bool) -> Option<PassingValues<'a>> {
-    // A value that contains variables is unknown when the configuration is imported.
-    let passes = |value: &str| {
-        let refused = is_literal(value).then(|| test.holds(value)).flatten();
-        refused.map(|refused| !refused)
-    };
-    let mut let_in = PassingValues {
-        rest: passes(map.default)?,
-        empty: passes(map.default)?,
-        ..PassingValues::default()
-    };
-    for entry in &map.entries {
-        let passes = passes(entry.value)?;
-        match entry.key {
-            Key::Text("") => let_in.empty = passes,
-            Key::Text(text) if passes => {
-                let name = names.then_some(entry.value);
-                let_in.texts.push((text, name, entry.at));
-            }
-            Key::Pattern if passes => let_in.patterns.push(entry.at),
-            Key::Text(_) | Key::Pattern => let_in.refuses = true,
-        }
-    }
-    Some(let_in)
-}
-
-fn tokens<'a>(let_in: PassingValues<'a>, header: &'a str) -> Guard<'a> {
-    if let_in.rest {
-        // Any text is admitted, or all texts with exceptions. In both cases there is no list of admitted tokens.
-        let none_named = let_in.texts.is_empty() && let_in.patterns.is_empty() && !let_in.refuses;
-        return if none_named && !let_in.empty {
-            Guard::AnyCredential
-        } else {
-            Guard::Lost(
-                "what is refused is listed, not what is let in: list tokens in admission.tokens",
             )
-        };
-    }
-    let patterns = let_in.patterns.iter().map(|at| (*at, PATTERN));
-    let mut left_out: Vec<_> = patterns.collect();
-    let mut tokens = Vec::new();
-    let is_flag = |value: &str| {
-        let values = let_in.texts.iter();
-        is_flag(
-            value,
-            values.map(|(_, name, at)| name.unwrap_or(at.first())),
-        )
+        }
+        (None, _) => return Err(LOST),
     };
-    for (text, name, at) in &let_in.texts {
-        match token_digest(text, header) {
-            Some(digest) => {
-                let value = at.first();
-                let names = (is_name(value) || is_number(value)) && !is_flag(value);
-                tokens.push(Token {
-                    name: name.filter(|name| !is_flag(name)),
-                    is_hidden: name.is_none() && !at.is("if") && names,
-                    digest,
-                    at,
-                });
+    match source {
+        "http_origin" => {
+            if !admitted.empty {
+                report.security(condition, "requests without an Origin are let in, as they come from no web page: they still need a token");
             }
-            None => left_out.push((at, NO_TOKEN)),
+            if !admitted.patterns.is_empty() {
+                report.plain(condition, "origins are listed one by one in admission.origins: pages that a pattern lets in are refused");
+            }
+            Ok(Rule::Origins(
+                admitted.texts.iter().map(|(text, _)| *text).collect(),
+            ))
         }
-    }
-    let texts: Vec<_> = let_in
-        .texts
-        .iter()
-        .map(|(text, ..)| text.to_ascii_lowercase())
-        .collect();
-    for token in &mut tokens {
-        let Some(name) = token.name else { continue };
-        let shown = |name: &str| may_be_shown(name, &texts);
-        if !shown(name) || cleaned(name).is_some_and(|it| !shown(&it)) {
-            token.name = None;
-            token.is_hidden = is_name(name) || is_number(name);
+        "ssl_client_s_dn" if !admitted.empty && admitted.patterns.is_empty() => {
+            let subjects = admitted.texts.into_iter().map(|(subject, at)| {
+                let is_named = !at.is("if") && !is_mark(at.first());
+                let name = if is_named {
+                    ClientName::Shown(at.first())
+                } else {
+                    ClientName::None
+                };
+                let id = subject.to_owned();
+                Credential { name, id, at }
+            });
+            Ok(Rule::Subjects(subjects.collect()))
         }
-    }
-    Guard::Tokens {
-        tokens,
-        header,
-        left_out,
+        _ if carries_token(source) => {
+            if source != AUTHORIZATION {
+                report.plain(condition, "tokens come in Authorization: Bearer; tell the clients, which send another header now");
+            }
+            let only_decides = variables.only_decides(variable);
+            Ok(Rule::Tokens(
+                tokens(&admitted, source, only_decides, report),
+                source,
+            ))
+        }
+        _ => Err(LOST),
     }
 }
 
-/// Returns true if a value of a `map` is a number, which may be a client's name.
-fn is_number(value: &str) -> bool {
-    !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit())
+/// Reads the texts of a `map` that pass a test.
+fn of_map<'a>(map: &Map<'a>, test: VariableTest<'_>) -> Result<AdmittedValues<'a>, &'static str> {
+    let mut values = map.entries.iter().map(|it| it.value).chain([map.default]);
+    if !values.all(is_literal) {
+        return Err(LOST);
+    }
+    if !test.holds(map.default) {
+        return Err(LISTED);
+    }
+    let mut admitted = AdmittedValues {
+        texts: Vec::new(),
+        patterns: Vec::new(),
+        empty: false,
+    };
+    for entry in map.entries.iter().filter(|it| !test.holds(it.value)) {
+        match entry.key {
+            Key::Text("") => admitted.empty = true,
+            Key::Text(text) => admitted.texts.push((text, entry.at)),
+            Key::Pattern => admitted.patterns.push(entry.at),
+        }
+    }
+    Ok(admitted)
 }
 
-/// Returns true if a `map` only marks clients as admitted instead of naming them: the value is 0 or 1, and equal for all clients.
-fn is_flag<'v>(value: &str, mut of_all: impl Iterator<Item = &'v str>) -> bool {
-    matches!(value, "0" | "1") && of_all.all(|other| other == value)
+/// Returns the admitted tokens, and reports the lines whose clients are not admitted. `only_decides` is false if the values of
+/// the `map` are sent to servers.
+fn tokens<'a>(
+    admitted: &AdmittedValues<'a>,
+    header: &str,
+    only_decides: bool,
+    report: &mut Report,
+) -> Vec<Credential<'a>> {
+    for at in &admitted.patterns {
+        report.plain(at, PATTERN);
+    }
+    let texts = admitted.texts.iter();
+    let texts: Vec<_> = texts.map(|(text, _)| text.to_ascii_lowercase()).collect();
+    let mut tokens = Vec::new();
+    for (text, at) in &admitted.texts {
+        let Some(id) = token_digest(text, header) else {
+            report.plain(at, NO_TOKEN);
+            continue;
+        };
+        let value = at.first();
+        let is_shown = || {
+            let shown = |name: &str| may_be_shown(name, &texts);
+            only_decides && shown(value) && cleaned(value).is_none_or(|it| shown(&it))
+        };
+        let name = match at.is("if") || is_mark(value) {
+            true => ClientName::None,
+            false if is_shown() => ClientName::Shown(value),
+            false => ClientName::Hidden,
+        };
+        tokens.push(Credential { name, id, at });
+    }
+    tokens
 }
 
 /// Maximum number of tokens of a `map` whose names are shown, since each name is compared with all tokens.
@@ -301,7 +253,7 @@ fn may_be_shown(name: &str, texts: &[String]) -> bool {
 }
 
 /// The digest of the token in a value of the header `header`; `None` if the value has no token that the gateway accepts.
-pub(crate) fn token_digest(text: &str, header: &str) -> Option<String> {
+fn token_digest(text: &str, header: &str) -> Option<String> {
     let token = match header {
         AUTHORIZATION => bearer(text)?,
         _ => text,
@@ -312,94 +264,18 @@ pub(crate) fn token_digest(text: &str, header: &str) -> Option<String> {
 /// The token in `Bearer TOKEN`, with the scheme in any case; `None` for other values.
 fn bearer(text: &str) -> Option<&str> {
     let (scheme, token) = text.split_once(' ')?;
-    scheme
-        .eq_ignore_ascii_case("bearer")
-        .then_some(token.trim_start_matches(' '))
+    let is_bearer = scheme.eq_ignore_ascii_case("bearer");
+    is_bearer.then_some(token.trim_start_matches(' '))
 }
 
-fn origins<'a>(let_in: &PassingValues<'a>) -> Guard<'a> {
-    if let_in.rest {
-        return Guard::Lost(
-            "what is refused is listed, not what is let in: list web pages in admission.origins",
-        );
-    }
-    Guard::Origins {
-        origins: let_in.texts.iter().map(|(text, ..)| *text).collect(),
-        more: !let_in.patterns.is_empty(),
-        needed: !let_in.empty,
-    }
-}
-
-fn subjects(let_in: PassingValues<'_>) -> Guard<'_> {
-    if let_in.rest || let_in.empty || !let_in.patterns.is_empty() {
-        return Guard::Lost("write the subjects that are let in into admission.certificates");
-    }
-    let names = || {
-        let_in
-            .texts
-            .iter()
-            .map(|(_, name, _)| name.unwrap_or_default())
-    };
-    let shown = |name: &&str| !is_flag(name, names());
-    let named = let_in
-        .texts
-        .iter()
-        .map(|(subject, name, _)| (name.filter(shown).unwrap_or_default(), *subject));
-    Guard::Subjects(named.collect())
-}
-
-/// Reads a rule about HTTP methods. The gateway serves only the methods of MCP.
-fn methods<'a>(test: VariableTest<'_>) -> Guard<'a> {
-    const SERVED: [&str; 3] = ["GET", "POST", "DELETE"];
-    let listed = |pattern: &str| {
-        let inner = pattern.strip_prefix('^')?.strip_suffix('$')?;
-        let inner = inner
-            .strip_prefix('(')
-            .and_then(|it| it.strip_suffix(')'))
-            .unwrap_or(inner);
-        let inner = inner.strip_prefix("?:").unwrap_or(inner);
-        let plain = inner
-            .bytes()
-            .all(|byte| byte.is_ascii_uppercase() || byte == b'|');
-        plain.then(|| inner.split('|').map(str::to_owned).collect::<Vec<_>>())
-    };
-    let served = |method: &str| SERVED.contains(&method);
-    let fine = match test {
-        VariableTest::Is(method) => !served(method),
-        VariableTest::Matches(pattern) => {
-            listed(pattern).is_some_and(|refused| !refused.iter().any(|it| served(it)))
-        }
-        VariableTest::MatchesNot(pattern) => listed(pattern).is_some_and(|let_in| {
-            SERVED
-                .iter()
-                .all(|it| let_in.iter().any(|other| other == it))
-        }),
-        VariableTest::IsNot(_) | VariableTest::Set => false,
-    };
-    if fine {
-        Guard::Always
-    } else {
-        Guard::Lost(METHODS)
-    }
-}
+/// Words in names of headers and variables whose values may be secrets.
+#[rustfmt::skip]
+const SECRET_WORDS: [&str; 10] = ["auth", "token", "key", "secret", "password", "passwd", "credential", "cookie", "signature", "session"];
 
 /// Returns true if a name suggests that its value is a secret. Case and the kind of dash are ignored.
 pub(crate) fn may_be_secret(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
-    [
-        "auth",
-        "token",
-        "key",
-        "secret",
-        "password",
-        "passwd",
-        "credential",
-        "cookie",
-        "signature",
-        "session",
-    ]
-    .iter()
-    .any(|word| name.contains(word))
+    SECRET_WORDS.iter().any(|word| name.contains(word))
 }
 
 #[cfg(test)]

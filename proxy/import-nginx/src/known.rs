@@ -25,32 +25,20 @@ const MAPPED: &[&str] = &[
     "http", "server", "location", "events", "if", "map", "geo", "set", "return", "split_clients", "upstream", "types", "include",
     "listen", "server_name", "ssl", "ssl_certificate", "ssl_certificate_key", "ssl_protocols", "ssl_client_certificate", "ssl_verify_client",
     "ssl_verify_depth",
-    "allow", "deny", "satisfy", "set_real_ip_from", "real_ip_header", "real_ip_recursive", "limit_except",
-    "limit_req_zone", "limit_req", "limit_req_dry_run", "limit_conn_zone", "limit_conn", "limit_conn_dry_run",
+    "allow", "deny", "set_real_ip_from", "real_ip_header", "real_ip_recursive",
+    "limit_req_zone", "limit_req", "limit_conn_zone", "limit_conn",
     "proxy_pass", "rewrite", "try_files", "error_page", "proxy_connect_timeout", "proxy_read_timeout", "proxy_send_timeout", "proxy_next_upstream", "proxy_next_upstream_tries",
     "proxy_ssl_verify", "proxy_ssl_trusted_certificate", "proxy_ssl_name", "proxy_ssl_certificate", "proxy_ssl_certificate_key",
-    "proxy_set_header", "add_header", "proxy_hide_header", "sub_filter",
+    "proxy_set_header", "add_header", "proxy_hide_header",
     "client_max_body_size", "client_header_timeout", "client_body_timeout", "keepalive_timeout", "send_timeout", "large_client_header_buffers",
     "log_format", "access_log", "worker_processes", "worker_connections", "worker_shutdown_timeout", "stub_status",
 ];
 
 /// Directives of an `upstream` block, which `pools` imports.
+#[rustfmt::skip]
 const OF_POOLS: &[&str] = &[
-    "hash",
-    "ip_hash",
-    "least_conn",
-    "least_time",
-    "random",
-    "fair",
-    "keepalive",
-    "zone",
-    "sticky",
-    "sticky_cookie_insert",
-    "queue",
-    "state",
-    "ntlm",
-    "check",
-    "health_check",
+    "hash", "ip_hash", "least_conn", "least_time", "random", "fair", "keepalive", "zone", "sticky", "sticky_cookie_insert", "queue", "state",
+    "ntlm", "check", "health_check",
 ];
 
 /// Directives that can be ignored: the gateway always behaves as they request, or never needs them.
@@ -104,9 +92,12 @@ const FINE_WITH: &[(&str, &[&str], &str)] = &[
     ("auth_jwt", &["off"], JWT),
     ("modsecurity", &["off"], FIREWALL),
     ("app_protect_enable", &["off"], FIREWALL),
+    ("satisfy", &["all"], SATISFY),
 ];
 
 const REVOCATION: &str = "certificates are not looked up in revocation lists: take revoked ones out of admission.certificates, or issue short ones";
+const SATISFY: &str =
+    "here an address that is let in needs a credential all the same: either is not enough";
 const HANDSHAKE: &str = "nobody comes to this server by TLS in nginx: take its locations out";
 const BASIC: &str = "there are no user names and passwords: give each user a token in admission.tokens, or a key by tooldock keys create";
 const REQUEST: &str = "no other server is asked whether a request may pass: see docs/oauth.md for identity providers, or use admission.tokens";
@@ -118,181 +109,129 @@ const SCRIPT: &str = "scripts are not run: express what this one refuses in admi
 
 /// Directives that refuse requests and have no equivalent in the gateway, with their report lines.
 #[rustfmt::skip]
-const SECURITY: &[(&str, &str)] = &[
-    ("ssl_crl", REVOCATION),
-    ("ssl_ocsp", REVOCATION),
-    ("ssl_reject_handshake", HANDSHAKE),
-    ("proxy_ssl_crl", "certificates of servers are not looked up in revocation lists"),
-    ("secure_link", "links are not signed: use admission.tokens"),
-    ("secure_link_md5", "links are not signed: use admission.tokens"),
-    ("secure_link_secret", "links are not signed: use admission.tokens"),
-    ("valid_referers", "the Referer is not judged: list web pages in admission.origins"),
-    ("auth_request", REQUEST),
-    ("auth_basic", BASIC),
-    ("auth_jwt", JWT),
-    ("modsecurity", FIREWALL),
-    ("app_protect_enable", FIREWALL),
+const SECURITY: &[(&[&str], &str)] = &[
+    (&["ssl_crl", "ssl_ocsp"], REVOCATION),
+    (&["ssl_reject_handshake"], HANDSHAKE),
+    (&["proxy_ssl_crl"], "certificates of servers are not looked up in revocation lists"),
+    (&["secure_link", "secure_link_md5", "secure_link_secret"], "links are not signed: use admission.tokens"),
+    (&["valid_referers"], "the Referer is not judged: list web pages in admission.origins"),
+    (&["auth_request"], REQUEST),
+    (&["auth_basic"], BASIC),
+    (&["auth_jwt"], JWT),
+    (&["modsecurity", "app_protect_enable"], FIREWALL),
+    (&["satisfy"], SATISFY),
+    (&["limit_except"], "GET, POST and DELETE are served on the paths of MCP, by one rule for all"),
+    (&["sub_filter"], "bodies are not rewritten: what this one takes out of answers reaches clients here"),
 ];
 
 /// Prefixes of the names of directives that refuse requests, with their report lines.
 #[rustfmt::skip]
-const SECURITY_BEGINNINGS: &[(&str, &str)] = &[
-    ("auth_jwt", JWT),
-    ("auth_oidc", JWT),
-    ("auth_request", REQUEST),
-    ("auth_", "this way of logging in has no counterpart: use admission.tokens, or see docs/oauth.md"),
-    ("modsecurity", FIREWALL),
-    ("app_protect", FIREWALL),
-    ("access_by_lua", SCRIPT),
-    ("rewrite_by_lua", SCRIPT),
-    ("server_rewrite_by_lua", SCRIPT),
-    ("ssl_client_hello_by_lua", SCRIPT),
-    ("ssl_certificate_by_lua", SCRIPT),
-    ("js_access", SCRIPT),
-    ("header_filter_by_lua", ANSWERS),
-    ("body_filter_by_lua", ANSWERS),
-    ("js_header_filter", ANSWERS),
-    ("js_body_filter", ANSWERS),
-    ("js_set", "scripts are not run: what uses this variable needs another way"),
+const SECURITY_BEGINNINGS: &[(&[&str], &str)] = &[
+    (&["auth_jwt", "auth_oidc"], JWT),
+    (&["auth_request"], REQUEST),
+    (&["auth_"], "this way of logging in has no counterpart: use admission.tokens, or see docs/oauth.md"),
+    (&["modsecurity", "app_protect"], FIREWALL),
+    (&["access_by_lua", "rewrite_by_lua", "server_rewrite_by_lua", "ssl_client_hello_by_lua", "ssl_certificate_by_lua", "js_access"], SCRIPT),
+    (&["header_filter_by_lua", "body_filter_by_lua", "js_header_filter", "js_body_filter"], ANSWERS),
+    (&["js_set"], "scripts are not run: what uses this variable needs another way"),
 ];
 
 /// Directives without which no additional requests are admitted, with their report lines.
 #[rustfmt::skip]
-const PLAIN: &[(&str, &str)] = &[
-    ("proxy_send_lowat", "has no counterpart"),
-    ("auth_delay", "has no counterpart: refused requests are answered at once"),
-    ("auth_request_set", "no other server is asked about requests"),
-    ("root", "no files are served"),
-    ("alias", "no files are served"),
-    ("index", "no files are served"),
-    ("post_action", "no other location is asked when a request has been answered"),
-    ("autoindex", "no files are served"),
-    ("error_log", "the gateway's own log goes to standard error; observability.log.level is how much of it"),
-    ("ssl_ciphers", "TLS is spoken with forward secrecy and authenticated encryption only; the suites are not chosen one by one"),
-    ("ssl_conf_command", "has no counterpart"),
-    ("ssl_trusted_certificate", "tls.client_ca alone names the authorities of client certificates"),
-    ("ssl_password_file", "private keys are read without a password: decrypt the key into a file that only the gateway can read"),
-    ("ssl_stapling_verify", "no OCSP answers are stapled to certificates"),
-    ("ssl_stapling_file", "no OCSP answers are stapled to certificates"),
-    ("ssl_stapling_responder", "no OCSP answers are stapled to certificates"),
-    ("proxy_ssl_verify_depth", "up to six certificates may stand between a server's and that of the authority"),
-    ("http2_max_concurrent_streams", "how many requests a connection of HTTP/2 carries at once is fixed"),
-    ("limit_rate", "bytes per second are not limited"),
-    ("limit_rate_after", "bytes per second are not limited"),
-    ("proxy_limit_rate", "bytes per second are not limited"),
-    ("proxy_method", "requests keep their method"),
-    ("proxy_set_body", "bodies are not rewritten"),
-    ("proxy_bind", "the system chooses the address of outgoing connections"),
-    ("proxy_pass_header", "headers of servers' answers are the gateway's business"),
-    ("proxy_cookie_path", "cookies of servers do not reach clients"),
-    ("proxy_cookie_domain", "cookies of servers do not reach clients"),
-    ("proxy_cookie_flags", "cookies of servers do not reach clients"),
-    ("proxy_store", "answers are not kept"),
-    ("mirror", "requests are not copied"),
-    ("mirror_request_body", "requests are not copied"),
-    ("health_check", "each backend is asked by itself: write interval and uri into health.active"),
-    ("match", "see health.active of the remote server"),
-    ("status_zone", "see /metrics of the metrics listener"),
-    ("api", "see /metrics of the metrics listener"),
-    ("more_set_headers", "write headers.response.set of the listener"),
-    ("more_clear_headers", "write headers.response.remove of the listener"),
-    ("add_trailer", "answers have no trailers"),
-    ("add_before_body", "bodies are not rewritten"),
-    ("add_after_body", "bodies are not rewritten"),
-    ("internal", "only what nginx calls itself is internal"),
-    ("empty_gif", "no files are served"),
-    ("random_index", "no files are served"),
-    ("stream", "TCP and UDP are not passed on"),
-    ("mail", "mail is not passed on"),
-    ("perl", "scripts are not run"),
-    ("google_perftools_profiles", "has no counterpart"),
+const PLAIN: &[(&[&str], &str)] = &[
+    (&["limit_req_dry_run", "limit_conn_dry_run"], "limits are in force here: take out those that refuse nothing in nginx"),
+    (&["proxy_send_lowat", "ssl_conf_command", "google_perftools_profiles"], "has no counterpart"),
+    (&["auth_delay"], "has no counterpart: refused requests are answered at once"),
+    (&["auth_request_set"], "no other server is asked about requests"),
+    (&["root", "alias", "index", "autoindex", "empty_gif", "random_index"], "no files are served"),
+    (&["post_action"], "no other location is asked when a request has been answered"),
+    (&["error_log"], "the gateway's own log goes to standard error; observability.log.level is how much of it"),
+    (&["ssl_ciphers"], "TLS is spoken with forward secrecy and authenticated encryption only; the suites are not chosen one by one"),
+    (&["ssl_trusted_certificate"], "tls.client_ca alone names the authorities of client certificates"),
+    (&["ssl_password_file"], "private keys are read without a password: decrypt the key into a file that only the gateway can read"),
+    (&["ssl_stapling_verify", "ssl_stapling_file", "ssl_stapling_responder"], "no OCSP answers are stapled to certificates"),
+    (&["proxy_ssl_verify_depth"], "up to six certificates may stand between a server's and that of the authority"),
+    (&["http2_max_concurrent_streams"], "how many requests a connection of HTTP/2 carries at once is fixed"),
+    (&["limit_rate", "limit_rate_after", "proxy_limit_rate"], "bytes per second are not limited"),
+    (&["proxy_method"], "requests keep their method"),
+    (&["proxy_set_body", "add_before_body", "add_after_body"], "bodies are not rewritten"),
+    (&["proxy_bind"], "the system chooses the address of outgoing connections"),
+    (&["proxy_pass_header"], "headers of servers' answers are the gateway's business"),
+    (&["proxy_cookie_path", "proxy_cookie_domain", "proxy_cookie_flags"], "cookies of servers do not reach clients"),
+    (&["proxy_store"], "answers are not kept"),
+    (&["mirror", "mirror_request_body"], "requests are not copied"),
+    (&["health_check"], "each backend is asked by itself: write interval and uri into health.active"),
+    (&["match"], "see health.active of the remote server"),
+    (&["status_zone", "api"], "see /metrics of the metrics listener"),
+    (&["more_set_headers"], "write headers.response.set of the listener"),
+    (&["more_clear_headers"], "write headers.response.remove of the listener"),
+    (&["add_trailer"], "answers have no trailers"),
+    (&["internal"], "only what nginx calls itself is internal"),
+    (&["stream"], "TCP and UDP are not passed on"),
+    (&["mail"], "mail is not passed on"),
+    (&["perl"], "scripts are not run"),
 ];
 
 /// Prefixes of the names of directives without which no additional requests are admitted, with their report lines.
 #[rustfmt::skip]
-const PLAIN_BEGINNINGS: &[(&str, &str)] = &[
-    ("gzip_", ""),
-    ("gunzip", ""),
-    ("brotli_", ""),
-    ("proxy_cache_", ""),
-    ("open_file_cache", ""),
-    ("aio_", ""),
-    ("proxy_ssl_conf", "has no counterpart"),
-    ("fastcgi_", "only HTTP is spoken to servers"),
-    ("uwsgi_", "only HTTP is spoken to servers"),
-    ("scgi_", "only HTTP is spoken to servers"),
-    ("grpc_", "only HTTP/1.1 is spoken to servers"),
-    ("memcached_", "only HTTP is spoken to servers"),
-    ("content_by_lua", "scripts are not run"),
-    ("log_by_lua", "scripts are not run"),
-    ("balancer_by_lua", "scripts are not run: see balance of the remote server"),
-    ("init_by_lua", ""),
-    ("init_worker_by_lua", ""),
-    ("exit_worker_by_lua", ""),
-    ("lua_", ""),
-    ("set_by_lua", "scripts are not run: what uses this variable needs another way"),
-    ("js_", "scripts are not run"),
-    ("quic_", "HTTP/3 is not spoken"),
-    ("http3_", "HTTP/3 is not spoken"),
-    ("image_filter", "bodies are not rewritten"),
-    ("xslt_", "bodies are not rewritten"),
-    ("sub_filter_", "bodies are not rewritten"),
-    ("addition_", "bodies are not rewritten"),
-    ("ssi", "bodies are not rewritten"),
-    ("dav_", "no files are served"),
-    ("autoindex_", "no files are served"),
-    ("mp4", "no files are served"),
-    ("otel_", "see observability.otlp"),
-    ("opentelemetry", "see observability.otlp"),
-    ("opentracing", "see observability.otlp, which exports to OpenTelemetry"),
-    ("userid", "no cookies are set"),
-    ("geoip", "what uses its variables is listed by itself"),
-    ("vhost_traffic", "see /metrics of the metrics listener"),
+const PLAIN_BEGINNINGS: &[(&[&str], &str)] = &[
+    (&["gzip_", "gunzip", "brotli_", "proxy_cache_", "open_file_cache", "aio_", "init_by_lua", "init_worker_by_lua", "exit_worker_by_lua", "lua_"], ""),
+    (&["proxy_ssl_conf"], "has no counterpart"),
+    (&["fastcgi_", "uwsgi_", "scgi_", "memcached_"], "only HTTP is spoken to servers"),
+    (&["grpc_"], "only HTTP/1.1 is spoken to servers"),
+    (&["content_by_lua", "log_by_lua", "js_"], "scripts are not run"),
+    (&["balancer_by_lua"], "scripts are not run: see balance of the remote server"),
+    (&["set_by_lua"], "scripts are not run: what uses this variable needs another way"),
+    (&["quic_", "http3_"], "HTTP/3 is not spoken"),
+    (&["image_filter", "xslt_", "sub_filter_", "addition_", "ssi"], "bodies are not rewritten"),
+    (&["dav_", "autoindex_", "mp4"], "no files are served"),
+    (&["otel_", "opentelemetry"], "see observability.otlp"),
+    (&["opentracing"], "see observability.otlp, which exports to OpenTelemetry"),
+    (&["userid"], "no cookies are set"),
+    (&["geoip"], "what uses its variables is listed by itself"),
+    (&["vhost_traffic"], "see /metrics of the metrics listener"),
 ];
 
 /// The treatment of a directive in an `http`, `server` or `location` block.
 pub(crate) fn treatment(name: &str, value: &str) -> Treatment {
-    let said = |why: &'static str| match why {
-        "" => Treatment::Fine,
-        why => Treatment::Plain(why),
-    };
-    let exactly = |list: &[(&str, &'static str)]| {
-        let entry = list.iter().find(|(known, _)| *known == name);
-        entry.map(|(_, why)| *why)
-    };
-    let beginning = |list: &[(&str, &'static str)]| {
-        let entry = list.iter().find(|(known, _)| name.starts_with(known));
-        entry.map(|(_, why)| *why)
-    };
+    let is_name = |known: &&str| *known == name;
+    let is_beginning = |known: &&str| name.starts_with(known);
+    let security = why(SECURITY, is_name);
     if MAPPED.contains(&name) {
         return Treatment::Mapped;
     }
     if FINE.contains(&name) {
         return Treatment::Fine;
     }
-    let with = FINE_WITH.iter().find(|(known, _, _)| *known == name);
-    if let Some((_, values, otherwise)) = with {
-        return match (values.contains(&value), exactly(SECURITY)) {
+    if let Some((_, values, otherwise)) = FINE_WITH.iter().find(|(known, ..)| *known == name) {
+        return match (values.contains(&value), security) {
             (true, _) => Treatment::Fine,
             (false, Some(why)) => Treatment::Security(why),
             (false, None) => Treatment::Plain(otherwise),
         };
     }
-    if let Some(why) = exactly(SECURITY) {
-        return Treatment::Security(why);
+    let plain = why(PLAIN, is_name);
+    if let Some(why) = security {
+        Treatment::Security(why)
+    } else if let Some(why) = plain {
+        Treatment::Plain(why)
+    } else if let Some(why) = why(SECURITY_BEGINNINGS, is_beginning) {
+        Treatment::Security(why)
+    } else {
+        match why(PLAIN_BEGINNINGS, is_beginning) {
+            Some("") => Treatment::Fine,
+            Some(why) => Treatment::Plain(why),
+            None => Treatment::Security(
+                "the importer does not know this directive, which may refuse requests",
+            ),
+        }
     }
-    if let Some(why) = exactly(PLAIN) {
-        return Treatment::Plain(why);
-    }
-    if let Some(why) = beginning(SECURITY_BEGINNINGS) {
-        return Treatment::Security(why);
-    }
-    match beginning(PLAIN_BEGINNINGS) {
-        Some(why) => said(why),
-        None => Treatment::Security(
-            "the importer does not know this directive, which may refuse requests",
-        ),
-    }
+}
+
+/// The report line of the first group with a name or prefix that `is_of` accepts.
+fn why(groups: &[(&[&str], &'static str)], is_of: impl Fn(&&str) -> bool) -> Option<&'static str> {
+    let group = groups.iter().find(|(names, _)| names.iter().any(&is_of));
+    group.map(|(_, why)| *why)
 }
 
 #[cfg(test)]

@@ -3,9 +3,6 @@
 //!
 //! Errors quote no text of the file, which may contain secrets.
 
-use std::iter::Peekable;
-use std::str::Chars;
-
 /// A token of the text, with the line on which it begins.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Token {
@@ -40,18 +37,15 @@ const WORD_BYTES_MAX: usize = 64 * 1024;
 
 /// Reads a text token by token.
 pub(crate) struct Lexer<'a> {
-    rest: Peekable<Chars<'a>>,
+    rest: &'a str,
     line: u32,
 }
 
 impl<'a> Lexer<'a> {
     pub(crate) fn new(text: &'a str) -> Self {
         // Some editors write a byte order mark at the beginning of a file.
-        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        Self {
-            rest: text.chars().peekable(),
-            line: 1,
-        }
+        let rest = text.strip_prefix('\u{feff}').unwrap_or(text);
+        Self { rest, line: 1 }
     }
 
     /// Reads the next token.
@@ -59,42 +53,37 @@ impl<'a> Lexer<'a> {
         self.skip_blanks_and_comments();
         let line = self.line;
         let token = |kind| Ok(Token { kind, line });
-        match self.rest.peek().copied() {
+        match self.peek() {
             None => token(TokenKind::End),
-            Some(';') => {
+            Some(next @ (';' | '{' | '}')) => {
                 self.take();
-                token(TokenKind::Semicolon)
-            }
-            Some('{') => {
-                self.take();
-                token(TokenKind::Open)
-            }
-            Some('}') => {
-                self.take();
-                token(TokenKind::Close)
+                token(match next {
+                    ';' => TokenKind::Semicolon,
+                    '{' => TokenKind::Open,
+                    _ => TokenKind::Close,
+                })
             }
             Some(quote @ ('"' | '\'')) => {
                 self.take();
-                let word = self.quoted(quote, line)?;
-                token(TokenKind::Word(word))
+                token(TokenKind::Word(self.quoted(quote, line)?))
             }
-            Some(_) => {
-                let word = self.unquoted(line)?;
-                token(TokenKind::Word(word))
-            }
+            Some(_) => token(TokenKind::Word(self.unquoted(line)?)),
         }
+    }
+
+    fn peek(&self) -> Option<char> {
+        self.rest.chars().next()
     }
 
     fn take(&mut self) -> Option<char> {
-        let next = self.rest.next();
-        if next == Some('\n') {
-            self.line += 1;
-        }
-        next
+        let next = self.peek()?;
+        self.rest = &self.rest[next.len_utf8()..];
+        self.line += u32::from(next == '\n');
+        Some(next)
     }
 
     fn skip_blanks_and_comments(&mut self) {
-        while let Some(next) = self.rest.peek().copied() {
+        while let Some(next) = self.peek() {
             match next {
                 ' ' | '\t' | '\r' | '\n' => {
                     self.take();
@@ -116,7 +105,7 @@ impl<'a> Lexer<'a> {
             }
             check_length(&word, line)?;
         }
-        match self.rest.peek() {
+        match self.peek() {
             None | Some(' ' | '\t' | '\r' | '\n' | ';' | '{' | ')') => Ok(word),
             Some(_) => Err(error(
                 self.line,
@@ -127,7 +116,7 @@ impl<'a> Lexer<'a> {
 
     fn unquoted(&mut self, line: u32) -> Result<String, SyntaxError> {
         let mut word = String::new();
-        while let Some(next) = self.rest.peek().copied() {
+        while let Some(next) = self.peek() {
             match next {
                 ' ' | '\t' | '\r' | '\n' | ';' | '{' => break,
                 '\\' => {
@@ -137,7 +126,7 @@ impl<'a> Lexer<'a> {
                 '$' => {
                     self.take();
                     word.push('$');
-                    if self.rest.peek() == Some(&'{') {
+                    if self.rest.starts_with('{') {
                         self.take();
                         word.push('{');
                     }
@@ -170,71 +159,49 @@ impl<'a> Lexer<'a> {
     pub(crate) fn skip_lua(&mut self) -> Result<(), SyntaxError> {
         let opened = self.line;
         let mut depth = 1_u32;
-        while let Some(next) = self.take() {
-            match next {
-                '{' => depth += 1,
-                '}' => depth -= 1,
-                '"' | '\'' => self.skip_lua_string(next),
-                '-' if self.rest.peek() == Some(&'-') => {
+        while depth > 0 {
+            if self.skip_long_bracket() {
+                continue;
+            }
+            match self.take() {
+                None => return Err(error(opened, "a block of Lua is not closed")),
+                Some('{') => depth += 1,
+                Some('}') => depth -= 1,
+                Some(quote @ ('"' | '\'')) => self.skip_lua_string(quote),
+                Some('-') if self.rest.starts_with('-') => {
                     self.take();
                     if !self.skip_long_bracket() {
                         while self.take().is_some_and(|c| c != '\n') {}
                     }
                 }
-                '[' => {
-                    self.skip_long_bracket_after_first();
-                }
-                _ => {}
-            }
-            if depth == 0 {
-                return Ok(());
+                Some(_) => {}
             }
         }
-        Err(error(opened, "a block of Lua is not closed"))
+        Ok(())
     }
 
     fn skip_lua_string(&mut self, quote: char) {
-        while let Some(next) = self.take() {
-            match next {
-                '\\' => {
-                    self.take();
-                }
-                // A Lua string without a closing quote ends at the end of its line.
-                c if c == quote || c == '\n' => return,
-                _ => {}
+        // A Lua string without a closing quote ends at the end of its line.
+        while let Some(next) = self.take().filter(|it| *it != quote && *it != '\n') {
+            if next == '\\' {
+                self.take();
             }
         }
     }
 
+    /// Skips a long string or comment of Lua, `[[ … ]]` or `[==[ … ]==]`. Returns false if the text is not such a string.
     fn skip_long_bracket(&mut self) -> bool {
-        self.rest.peek() == Some(&'[') && {
-            self.take();
-            self.skip_long_bracket_after_first()
-        }
-    }
-
-    /// Skips a long string or comment of Lua, `[[ … ]]` or `[==[ … ]==]`. Its first bracket was already read. Returns false if
-    /// the text is not such a string.
-    fn skip_long_bracket_after_first(&mut self) -> bool {
-        let mut level = 0;
-        while self.rest.peek() == Some(&'=') {
-            self.take();
-            level += 1;
-        }
-        if self.rest.peek() != Some(&'[') {
+        let Some(after) = self.rest.strip_prefix('[') else {
+            return false;
+        };
+        let text = after.trim_start_matches('=');
+        if !text.starts_with('[') {
             return false;
         }
-        self.take();
-        // Number of characters of the closing `]==]` that were read so far; `None` before its first bracket.
-        let mut seen: Option<usize> = None;
-        while let Some(next) = self.take() {
-            seen = match (next, seen) {
-                (']', Some(equals)) if equals == level => return true,
-                (']', _) => Some(0),
-                ('=', Some(equals)) => Some(equals + 1),
-                _ => None,
-            };
-        }
+        let close = format!("]{}]", &after[..after.len() - text.len()]);
+        let end = text.find(&close).map_or(text.len(), |at| at + close.len());
+        self.line += text[..end].matches('\n').count() as u32;
+        self.rest = &text[end..];
         true
     }
 }

@@ -29,7 +29,8 @@
 //! Three rules apply everywhere. No secret of FILE is revealed: tokens become digests, values of headers become `${NAME}`, and
 //! reports quote no argument. If the gateway without a directive of FILE would admit more requests than nginx, the directive gets
 //! a report line that is marked `security`; defaults of nginx are not part of FILE. Every directive that is in force for proxied
-//! requests is imported, known to need no report (`known`), or reported.
+//! requests is imported, known to need no report (`known`), or reported. The importer interprets few forms of `if` and `map`, and
+//! reports all others: `docs/from-nginx.md` lists them.
 //!
 //! This crate uses the keys of admission (`tooldock_filters`), and of namespaces and remote servers (`tooldock_workers`), but not
 //! the rest of the gateway's configuration: the caller passes its checks of single values ([`GatewayRules`], in
@@ -127,12 +128,8 @@ fn imported(
     let mut sites = Sites::of(tree, report)?;
     shadows::drop_shadowed(&mut sites, &variables, report);
     detours::list(&sites, report);
-    answers::list_filters(&sites, report);
-    let rules = sites
-        .proxied_locations
-        .iter()
-        .map(|it| Rules::of(it, &variables, report))
-        .collect();
+    let rules = sites.locations.iter();
+    let rules = rules.map(|it| Rules::of(it, &variables, report)).collect();
     let namespaces = namespaces::namespaces(&sites, &variables, gateway, report);
     let view = View {
         gateway,
@@ -145,7 +142,7 @@ fn imported(
     let mut admission = Map::default();
     hosts::write(&view, &mut admission, report);
     origins::write(&view, &listeners.ports, &mut admission, report);
-    credentials::write(&view, &listeners.asking, &mut admission, report);
+    credentials::write(&view, &listeners.authorities, &mut admission, report);
     network::write(&view, &mut admission, report);
     network::write_trusted_proxies(&view, listeners.proxy_protocol, &mut admission, report);
     rates::write(&view, &mut admission, report);
@@ -153,34 +150,25 @@ fn imported(
     at_once::write(&view, &mut limits, report);
     sizes::write_limits(&view, &mut limits, report);
     admission.add("limits", limits);
-    let mut timeouts = Map::default();
-    sizes::write_timeouts(&view, &mut timeouts, report);
-    admission.add("timeouts", timeouts);
+    sizes::write_timeouts(&view, &mut admission, report);
     passed_on::list(&view, report);
     let mut of_namespaces = Map::default();
     if !namespaces.servers.is_empty() {
-        of_namespaces.add_with(
-            "starter",
-            false,
-            "the servers of nginx alone are served, and no example",
-        );
+        let why = "the servers of nginx alone are served, and no example";
+        of_namespaces.add_with("starter", false, why);
     }
     of_namespaces.add("overrides", namespaces.overrides);
     let mut upstreams = Map::default();
     upstreams.add("remote", namespaces.servers);
-    let mut observability = Map::default();
-    logs::write(&view, &mut observability, report);
 
     let mut top = Map::default();
-    if !listeners.items.is_empty() {
-        top.add("listeners", yaml_text::Node::List(listeners.items));
-    }
+    top.add_list("listeners", listeners.items);
     sizes::write_process(&view, &mut top, report);
     let without_tokens = !admission.has("tokens") && !admission.has("certificates");
     top.add("admission", admission);
     top.add("namespaces", of_namespaces);
     top.add("upstreams", upstreams);
-    top.add("observability", observability);
+    logs::write(&view, &mut top, report);
     Ok(format!("{}{}", head(without_tokens), top.to_yaml()))
 }
 

@@ -7,15 +7,11 @@ use crate::scope::Scope;
 use crate::tree::Directive;
 use crate::values::{is_file, number};
 use crate::view::View;
-use crate::yaml_text::{Item, Map, Node};
+use crate::yaml_text::{Item, Map};
 
-/// The rule of nginx for client certificates.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum ClientAuth {
-    None,
-    Optional,
-    Required,
-}
+/// The rule of an nginx server for client certificates, and its directive: whether they are required, and the file of
+/// authorities. `None` if the server requests none.
+type ClientAuth<'a> = (Option<(bool, &'a str)>, &'a Directive);
 
 /// Maximum number of certificates that the gateway allows between a client's certificate and one in `tls.client_ca`.
 const CHAIN_MAX: u64 = 6;
@@ -28,21 +24,17 @@ pub(crate) fn tls(
     report: &mut Report,
 ) -> (Map, Option<String>) {
     let mut pairs: Vec<(String, String)> = Vec::new();
-    let mut strict_version: Option<bool> = None;
-    let mut asked: Vec<(ClientAuth, Option<&str>, &Directive)> = Vec::new();
+    let mut strict_version = false;
+    let mut asked: Vec<ClientAuth<'_>> = Vec::new();
     let mut sorted: Vec<_> = here.iter().filter(|it| it.encrypted).collect();
     sorted.sort_by_key(|it| !(it.at.has("default_server") || it.at.has("default")));
     for listen in sorted {
         let scope = &view.sites.sites[listen.site].scope;
-        let keys = scope.all("ssl_certificate_key");
-        for (index, certificate) in scope.all("ssl_certificate").iter().enumerate() {
-            let Some(key) = keys.get(index) else { continue };
-            let inline = [certificate, key].iter().any(|it| !is_file(it.first()));
-            if inline {
-                report.security(
-                    certificate,
-                    "certificates are PEM files: write their paths into tls.cert and tls.key",
-                );
+        let keys = scope.all("ssl_certificate_key").iter();
+        for (certificate, key) in scope.all("ssl_certificate").iter().zip(keys) {
+            if !is_file(certificate.first()) || !is_file(key.first()) {
+                let why = "certificates are PEM files: write their paths into tls.cert and tls.key";
+                report.security(certificate, why);
                 continue;
             }
             report.path(certificate);
@@ -53,14 +45,11 @@ pub(crate) fn tls(
             }
         }
         if let Some(protocols) = scope.last("ssl_protocols") {
-            let newest_only = !["SSLv2", "SSLv3", "TLSv1", "TLSv1.1", "TLSv1.2"]
+            let has_old = ["SSLv2", "SSLv3", "TLSv1", "TLSv1.1"]
                 .iter()
                 .any(|it| protocols.has(it));
-            strict_version = Some(strict_version.unwrap_or_default() || newest_only);
-            if ["SSLv2", "SSLv3", "TLSv1", "TLSv1.1"]
-                .iter()
-                .any(|it| protocols.has(it))
-            {
+            strict_version |= !has_old && !protocols.has("TLSv1.2");
+            if has_old {
                 report.plain(protocols, "TLS 1.2 and 1.3 are spoken, and nothing older");
             }
         }
@@ -79,93 +68,47 @@ pub(crate) fn tls(
         }
         several => {
             let several = several.iter().map(|(cert, key)| {
-                let mut pair = Map::default();
-                pair.add("cert", cert.as_str());
-                pair.add("key", key.as_str());
-                Item::new("", pair)
+                let pair = [("cert", cert.as_str().into()), ("key", key.as_str().into())];
+                Item::new("", Map::from(pair))
             });
-            tls.add("certificates", Node::List(several.collect()));
+            tls.add_list("certificates", several.collect());
         }
     }
-    if strict_version == Some(true) {
+    if strict_version {
         tls.add("min_version", "1.3");
     }
     let authority = write_client_auth(&asked, &mut tls, report);
     (tls, authority)
 }
 
-fn client_auth<'a>(
-    view: &View<'a>,
-    listen: &Listen<'a>,
-    report: &mut Report,
-) -> (ClientAuth, Option<&'a str>, &'a Directive) {
+fn client_auth<'a>(view: &View<'a>, listen: &Listen<'a>, report: &mut Report) -> ClientAuth<'a> {
     let scope = &view.sites.sites[listen.site].scope;
-    let authority = scope
-        .last("ssl_client_certificate")
-        .or_else(|| scope.last("ssl_trusted_certificate"))
-        .filter(|it| is_file(it.first()));
-    let needs = |site: usize| {
-        let mut rules = view
-            .proxied_locations()
-            .filter(|(it, _)| it.site == site)
-            .map(|(_, rules)| rules);
-        rules.all(|rules| rules.certificate.is_some())
+    let Some(at) = scope
+        .last("ssl_verify_client")
+        .filter(|it| it.first() != "off")
+    else {
+        return (None, listen.at);
     };
-    let verify = scope.last("ssl_verify_client");
-    let strictness = match verify.map(|it| it.first()) {
-        Some("on") => ClientAuth::Required,
-        Some("optional" | "optional_no_ca") if needs(listen.site) => ClientAuth::Required,
-        Some("optional") => ClientAuth::Optional,
-        Some("optional_no_ca") => {
-            if let Some(verify) = verify {
-                report.plain(
-                    verify,
-                    "a certificate of an unknown authority ends the connection here",
-                );
-            }
-            ClientAuth::Optional
-        }
-        _ => ClientAuth::None,
+    if at.first() == "optional_no_ca" {
+        let why = "a certificate of an unknown authority ends the connection here";
+        report.plain(at, why);
+    }
+    let authority = scope.last("ssl_client_certificate");
+    let authority = authority.or_else(|| scope.last("ssl_trusted_certificate"));
+    let Some(authority) = authority.filter(|it| is_file(it.first())) else {
+        let why = "there is no file of authorities: write tls.client_ca and tls.client_auth";
+        report.security(at, why);
+        return (None, at);
     };
-    let at = verify.unwrap_or(listen.at);
-    if strictness != ClientAuth::None && authority.is_none() {
-        report.security(
-            at,
-            "there is no file of authorities: write tls.client_ca and tls.client_auth",
-        );
-        return (ClientAuth::None, None, at);
-    }
-    if strictness != ClientAuth::None {
-        report_depth(scope, at, report);
-        if let Some(authority) = authority {
-            report.path(authority);
-        }
-        report.differs(at, "client certificates of X.509 version 1, which nginx takes, are refused in the handshake: issue them as version 3");
-    }
-    if strictness != ClientAuth::Required {
-        let mut rules = view
-            .proxied_locations()
-            .filter(|(it, _)| it.site == listen.site)
-            .map(|(_, rules)| rules);
-        if let Some(condition) = rules.find_map(|rules| rules.certificate) {
-            report.security(condition, "a listener asks for certificates or it does not: write tls.client_auth: required, if all clients have one");
-        }
-    }
-    if strictness == ClientAuth::Required
-        && !view
-            .rules
-            .iter()
-            .any(|rules| rules.subjects.is_some() || rules.tokens.is_some())
-    {
+    report_depth(scope, at, report);
+    report.path(authority);
+    report.differs(at, "client certificates of X.509 version 1, which nginx takes, are refused in the handshake: issue them as version 3");
+    let is_required = at.first() == "on";
+    let mut rules = view.rules.iter();
+    if is_required && !rules.any(|it| it.subjects.is_some() || it.tokens.is_some()) {
         report.plain(at, "a certificate alone lets nobody in: say whom each stands for in admission.certificates, or give the clients tokens");
     }
-    (
-        strictness,
-        authority
-            .filter(|_| strictness != ClientAuth::None)
-            .map(|it| it.first()),
-        at,
-    )
+    (Some((is_required, authority.first())), at)
 }
 
 /// Reports that the gateway may accept longer certificate chains than nginx. Both count the certificates between the client's and
@@ -181,28 +124,26 @@ fn report_depth(scope: &Scope<'_>, verify: &Directive, report: &mut Report) {
 }
 
 fn write_client_auth(
-    asked: &[(ClientAuth, Option<&str>, &Directive)],
+    asked: &[ClientAuth<'_>],
     tls: &mut Map,
     report: &mut Report,
 ) -> Option<String> {
-    let strictest = asked.iter().max_by_key(|(strictness, ..)| *strictness);
-    let (strictness, authority, at) = strictest?;
-    for (other, of_other, directive) in asked {
-        if other != strictness || of_other != authority {
-            let place = &at.place;
-            report.security(
-                directive,
-                format!("a listener asks all clients for certificates in one way: that of {place} is taken"),
-            );
-        }
+    let strictest = asked
+        .iter()
+        .max_by_key(|(asked, _)| asked.map(|(is_required, _)| is_required));
+    let (strictest, at) = strictest?;
+    for (_, other) in asked.iter().filter(|(asked, _)| asked != strictest) {
+        let place = &at.place;
+        let why = format!(
+            "a listener asks all clients for certificates in one way: that of {place} is taken"
+        );
+        report.security(other, why);
     }
-    let strictness = match strictness {
-        ClientAuth::None => return None,
-        ClientAuth::Optional => "optional",
-        ClientAuth::Required => "required",
-    };
-    let authority = (*authority)?;
-    tls.add_with("client_ca", authority, at.place.to_string());
-    tls.add("client_auth", strictness);
+    let (is_required, authority) = (*strictest)?;
+    tls.add_at("client_ca", authority, at);
+    tls.add(
+        "client_auth",
+        if is_required { "required" } else { "optional" },
+    );
     Some(authority.to_owned())
 }

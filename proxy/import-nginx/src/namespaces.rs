@@ -11,10 +11,10 @@ use crate::gateway_rules::GatewayRules;
 use crate::headers;
 use crate::pools;
 use crate::report::Report;
+use crate::scope::Scope;
 use crate::sites::{ProxiedLocation, Sites};
 use crate::sizes::duration;
-use crate::targets::{Rewritten, Servers, Target, target};
-use crate::tree::Directive;
+use crate::targets::{Servers, Target, target};
 use crate::values::{is_file, number, time};
 use crate::variables::Variables;
 use crate::yaml_text::Map;
@@ -24,10 +24,6 @@ const OWN_SESSIONS: &str = "each client has a session of its own at the server, 
 
 /// Report line for a location to which clients of HTTP+SSE send messages, if no location serves the stream of the same server.
 const NO_STREAM: &str = "is taken for the path to which clients of HTTP+SSE send messages, and no location leads to a stream of this server: it is no namespace. Write the server into upstreams.remote, if its endpoint has this path";
-
-/// Words in paths at which WebSockets are usual. The headers of WebSockets alone are no sign, since locations for MCP often have
-/// them without a use.
-const WEBSOCKET_WORDS: [&str; 6] = ["ws", "wss", "websocket", "websockets", "socket.io", "cable"];
 
 /// Minimum time limit of a whole call that is written for a `proxy_read_timeout`, which in nginx limits only the time between two
 /// reads.
@@ -50,9 +46,8 @@ pub(crate) struct Namespaces {
 struct NamespaceDraft<'a> {
     name: NamespaceName,
     target: Target<'a>,
-    proxied_location: usize,
+    index: usize,
     server: Map,
-    comment: String,
 }
 
 /// Builds the namespaces of all proxied locations.
@@ -62,15 +57,15 @@ pub(crate) fn namespaces<'a>(
     gateway: &GatewayRules,
     report: &mut Report,
 ) -> Namespaces {
-    let mut targets: Vec<_> = sites
-        .proxied_locations
-        .iter()
-        .map(|proxied_location| reached(proxied_location, sites, variables, report))
-        .collect();
+    let targets = sites.locations.iter().map(|location| {
+        let pass = location.pass?;
+        let target = target(location, pass, sites, report);
+        target.map_err(|why| report.plain(pass, why)).ok()
+    });
+    let mut targets: Vec<_> = targets.collect();
     let mut names: Vec<Option<NamespaceName>> = vec![None; targets.len()];
     let mut made: Vec<NamespaceDraft<'_>> = Vec::new();
     let mut old_paths = NginxPaths::default();
-    let mut guessed: Vec<NamespaceName> = Vec::new();
     // Locations are processed in this order: locations of Streamable HTTP become namespaces, then streams of HTTP+SSE are added
     // to the namespaces of their servers, then the paths to which clients of these streams send messages.
     let kind = |index: &usize| {
@@ -80,84 +75,74 @@ pub(crate) fn namespaces<'a>(
     let mut order: Vec<usize> = (0..targets.len()).collect();
     order.sort_by_key(kind);
     for index in order {
-        let proxied_location = &sites.proxied_locations[index];
-        let (Some(target), Some(pass)) = (targets[index].take(), proxied_location.pass) else {
+        let location = &sites.locations[index];
+        let Some(target) = targets[index].take() else {
             continue;
         };
         let wanted = name(&target);
-        let mut known = made
-            .iter()
-            .find(|it| it.wanted_by(&wanted) && it.target.is_same(&target));
+        let is_named =
+            |it: &&NamespaceDraft<'_>| it.wanted_by(&wanted) && it.target.is_same(&target);
+        let mut streams = made.iter().filter(|_| target.is_of_messages());
+        let stream = || streams.find(|it| it.target.is_at_same_servers(&target));
+        let known = made.iter().find(is_named).or_else(stream);
         if target.is_of_messages() {
-            let at_same_servers = |it: &&NamespaceDraft<'_>| it.target.is_at_same_servers(&target);
-            known = known.or_else(|| made.iter().find(at_same_servers));
             let Some(known) = known else {
-                report.plain(proxied_location.at, NO_STREAM);
+                report.plain(location.at, NO_STREAM);
                 continue;
             };
             if target.endpoint != "/messages" {
                 let name = &known.name;
-                report.differs(proxied_location.at, format!("clients of HTTP+SSE send their messages to the path that the stream of {name} names, which is /messages: this path is not served"));
+                report.differs(location.at, format!("clients of HTTP+SSE send their messages to the path that the stream of {name} names, which is /messages: this path is not served"));
             }
         }
-        let mut server = Map::default();
         if let Some(known) = known {
             names[index] = Some(known.name.clone());
-            old_paths.note(&target, proxied_location.at, &known.name);
+            old_paths.note(&target, location.at, &known.name);
+            let settings = |report| server(location, &target, &known.name, variables, report);
             if !target.is_of_sse()
-                && write(
-                    proxied_location,
-                    &target,
-                    &known.name,
-                    pass,
-                    variables,
-                    &mut server,
-                    &mut Report::default(),
-                )
-                && server.bare() != known.server.bare()
+                && settings(&mut Report::default())
+                    .is_some_and(|it| it.value() != known.server.value())
             {
-                let place = &sites.proxied_locations[known.proxied_location].at.place;
-                report.plain(proxied_location.at, format!("leads to the same server as {place}, by other settings: those of {place} are taken"));
+                let place = &sites.locations[known.index].at.place;
+                report.plain(location.at, format!("leads to the same server as {place}, by other settings: those of {place} are taken"));
             }
             continue;
         }
         let name = free_name(&wanted, &made);
         if name.as_str() != wanted && !made.is_empty() {
-            report.plain(
-                proxied_location.at,
-                format!("another location has the same name: its namespace is {name}"),
-            );
+            let why = format!("another location has the same name: its namespace is {name}");
+            report.plain(location.at, why);
         }
-        if !write(
-            proxied_location,
-            &target,
-            &name,
-            pass,
-            variables,
-            &mut server,
-            report,
-        ) {
+        let Some(server) = server(location, &target, &name, variables, report) else {
             continue;
-        }
-        let comment = comment(proxied_location, &target, &name);
+        };
         names[index] = Some(name.clone());
-        old_paths.note(&target, proxied_location.at, &name);
-        if target.is_guessed {
-            guessed.push(name.clone());
-        }
+        old_paths.note(&target, location.at, &name);
         made.push(NamespaceDraft {
             name,
             target,
-            proxied_location: index,
+            index,
             server,
-            comment,
         });
     }
-    report_guessed(&guessed, report);
-    made.sort_by_key(|it| it.proxied_location);
+    report_guessed(&made, report);
+    made.sort_by_key(|it| it.index);
     let mut servers = Map::default();
-    for it in made {
-        servers.add_with(it.name.as_str(), it.server, it.comment);
+    for NamespaceDraft {
+        name,
+        target,
+        index,
+        server,
+    } in made
+    {
+        let place = &sites.locations[index].at.place;
+        let client = if target.endpoint.is_empty() {
+            "/"
+        } else {
+            &target.endpoint
+        };
+        let comment = format!("{place}: {client} in nginx, /mcp/{name} here");
+        servers.add_with(name.as_str(), server, comment);
     }
     Namespaces {
         names,
@@ -168,114 +153,43 @@ pub(crate) fn namespaces<'a>(
 
 /// Reports namespaces whose endpoint path is a guess, because the location's path names no endpoint. Nothing in nginx shows which
 /// transport the server uses.
-fn report_guessed(names: &[NamespaceName], report: &mut Report) {
-    if names.is_empty() {
-        return;
+fn report_guessed(made: &[NamespaceDraft<'_>], report: &mut Report) {
+    let guessed = made.iter().filter(|it| it.target.is_guessed);
+    let names: Vec<_> = guessed.map(|it| it.name.as_str()).collect();
+    if !names.is_empty() {
+        report.differs_in("upstreams.remote", format!("the endpoint of {} is taken to be /mcp below its location. For a server of HTTP+SSE (2024-11-05), end the path in backends and the alias with the path of its stream, /sse, and write transport: sse", names.join(", ")));
     }
-    let names: Vec<_> = names.iter().map(NamespaceName::as_str).collect();
-    report.differs_in("upstreams.remote", format!("the endpoint of {} is taken to be /mcp below its location. For a server of HTTP+SSE (2024-11-05), end the path in backends and the alias with the path of its stream, /sse, and write transport: sse", names.join(", ")));
 }
 
 impl NamespaceDraft<'_> {
+    /// Returns true if the name is `wanted`, or `wanted` with a number.
     fn wanted_by(&self, wanted: &str) -> bool {
-        let numbered = self.name.as_str().strip_prefix(wanted);
-        numbered.is_some_and(|rest| {
-            rest.is_empty()
-                || rest
-                    .strip_prefix('-')
-                    .is_some_and(|it| number(it).is_some())
-        })
+        let rest = self.name.as_str().strip_prefix(wanted);
+        rest.is_some_and(|it| it.is_empty() || it.strip_prefix('-').and_then(number).is_some())
     }
-}
-
-fn reached<'a>(
-    proxied_location: &ProxiedLocation<'a>,
-    sites: &Sites<'a>,
-    variables: &Variables<'a>,
-    report: &mut Report,
-) -> Option<Target<'a>> {
-    let pass = proxied_location.pass?;
-    match target(proxied_location, pass, sites, variables) {
-        Ok(target) => {
-            if let Some((at, why)) = target.unsure {
-                report.plain(at, why);
-            }
-            let mut words = target.endpoint.split(['/', '-', '_']);
-            let is_upgrade = |it: &&&Directive| it.first().eq_ignore_ascii_case("upgrade");
-            let mut set = proxied_location.scope.all("proxy_set_header").iter();
-            if words.any(|word| WEBSOCKET_WORDS.contains(&word))
-                && let Some(upgrade) = set.find(is_upgrade)
-            {
-                report.plain(upgrade, "WebSockets are not carried over: if this server speaks them and not MCP, leave its location with nginx, and take it out of upstreams.remote");
-            }
-            let own = proxied_location.scope.own("rewrite");
-            for rewrite in proxied_location
-                .scope
-                .rewrites_before()
-                .into_iter()
-                .chain(own)
-            {
-                match target.rewritten {
-                    Rewritten::To(_, known) if std::ptr::eq(known, rewrite) => {}
-                    Rewritten::Elsewhere(at) if std::ptr::eq(at, rewrite) => report.security(
-                        rewrite,
-                        "paths are not rewritten, and requests may come to other rules in nginx: see that the path in backends is right, and that clients are asked for no less",
-                    ),
-                    _ => report.plain(rewrite, "paths are not rewritten: see that the path in backends is that of the MCP endpoint"),
-                }
-            }
-            Some(target)
-        }
-        Err(why) => {
-            report.plain(pass, why);
-            None
-        }
-    }
-}
-
-fn comment(
-    proxied_location: &ProxiedLocation<'_>,
-    target: &Target<'_>,
-    name: &NamespaceName,
-) -> String {
-    let client = match target.endpoint.as_str() {
-        "" => "/",
-        endpoint => endpoint,
-    };
-    format!(
-        "{}: {client} in nginx, /mcp/{name} here",
-        proxied_location.at.place
-    )
 }
 
 /// The name of a namespace from its location's path: the path's words, without those that only denote MCP.
 fn name(target: &Target<'_>) -> String {
-    let said = target
-        .endpoint
-        .split('/')
-        .filter(|it| !matches!(*it, "" | "mcp" | "sse" | "message" | "messages"));
+    let words = target.endpoint.split('/');
+    let said = words.filter(|it| !matches!(*it, "" | "mcp" | "sse" | "message" | "messages"));
     let from_path = usable(&said.collect::<Vec<_>>().join("-"));
     let from_pool = || match &target.servers {
         Servers::Pool(pool) => usable(pool.first()),
         Servers::One(_) => None,
     };
-    from_path
-        .or_else(from_pool)
-        .unwrap_or_else(|| "default".to_owned())
+    let name = from_path.or_else(from_pool);
+    name.unwrap_or_else(|| "default".to_owned())
 }
 
 /// Converts a text to the name of a namespace; `None` if no usable characters remain.
 fn usable(text: &str) -> Option<String> {
-    let plain = |c: char| {
-        if c.is_ascii_alphanumeric() || c == '_' {
-            c.to_ascii_lowercase()
-        } else {
-            '-'
-        }
+    let plain = |c: char| match c.is_ascii_alphanumeric() || c == '_' {
+        true => c.to_ascii_lowercase(),
+        false => '-',
     };
     let name: String = text.chars().map(plain).collect();
-    let name = name.trim_matches(['-', '_']);
-    let name: String = name.chars().take(50).collect();
+    let name: String = name.trim_matches(['-', '_']).chars().take(50).collect();
     let valid = name.parse::<NamespaceName>().ok()?;
     // These names are avoided, since ToolDock v1 has other routes at paths with these names.
     Some(match valid.is_path_of_v1() {
@@ -291,177 +205,157 @@ fn free_name(wanted: &str, made: &[NamespaceDraft<'_>]) -> NamespaceName {
     free.expect("there are fewer namespaces than numbers, and each name is valid")
 }
 
-/// Writes the keys of a remote server. Returns false if the server cannot be reached by the gateway.
-fn write<'a>(
-    proxied_location: &ProxiedLocation<'a>,
+/// Creates the keys of a remote server; `None` if the gateway cannot reach the server.
+fn server<'a>(
+    location: &ProxiedLocation<'a>,
     target: &Target<'_>,
     name: &NamespaceName,
-    pass: &Directive,
     variables: &Variables<'a>,
-    server: &mut Map,
     report: &mut Report,
-) -> bool {
-    if !pools::write(target, pass, server, report) {
-        return false;
+) -> Option<Map> {
+    let mut server = Map::default();
+    if !pools::write(target, location.pass?, &mut server, report) {
+        return None;
     }
     if target.is_of_sse() {
         server.add("transport", "sse");
     }
     server.add_with("isolation", "session", OWN_SESSIONS);
-    headers::write_requests(proxied_location, name, variables, server, report);
+    headers::write_requests(location, name, variables, &mut server, report);
     if target.encrypted {
-        write_tls(proxied_location, target, server, report);
+        write_tls(location, target, &mut server, report);
     }
-    write_timeouts(proxied_location, server, report);
-    write_retry(proxied_location, target, server, report);
-    true
+    write_timeouts(&location.scope, &mut server, report);
+    write_retry(&location.scope, target, &mut server, report);
+    Some(server)
 }
 
 fn write_tls(
-    proxied_location: &ProxiedLocation<'_>,
+    location: &ProxiedLocation<'_>,
     target: &Target<'_>,
     server: &mut Map,
     report: &mut Report,
 ) {
+    let scope = &location.scope;
     let mut tls = Map::default();
-    let verify = proxied_location.scope.last("proxy_ssl_verify");
-    let verified = proxied_location.scope.is_on("proxy_ssl_verify");
-    if !verified {
-        let at = verify
-            .or(proxied_location.pass)
-            .unwrap_or(proxied_location.at);
-        report.plain(
-            at,
-            "certificates of servers are verified here: tls.ca names an authority of your own",
-        );
+    let is_verified = scope.is_on("proxy_ssl_verify");
+    if !is_verified {
+        let at = scope.last("proxy_ssl_verify").or(location.pass);
+        let at = at.unwrap_or(location.at);
+        let why =
+            "certificates of servers are verified here: tls.ca names an authority of your own";
+        report.plain(at, why);
     }
-    let file = |name: &str| {
-        proxied_location
-            .scope
-            .last(name)
-            .filter(|it| is_file(it.first()))
-    };
+    let file = |name: &str| scope.last(name).filter(|it| is_file(it.first()));
     if let Some(authority) = file("proxy_ssl_trusted_certificate") {
         report.path(authority);
-        tls.add_with("ca", authority.first(), authority.place.to_string());
+        tls.add_at("ca", authority.first(), authority);
     }
-    if let (Some(cert), Some(key)) = (
+    match (
         file("proxy_ssl_certificate"),
         file("proxy_ssl_certificate_key"),
     ) {
-        report.path(cert);
-        report.path(key);
-        tls.add_with("cert", cert.first(), cert.place.to_string());
-        tls.add("key", key.first());
-    } else if let Some(at) = proxied_location.scope.last("proxy_ssl_certificate") {
-        report.plain(
-            at,
-            "certificates are PEM files: write their paths into tls.cert and tls.key",
-        );
+        (Some(cert), Some(key)) => {
+            report.path(cert);
+            report.path(key);
+            tls.add_at("cert", cert.first(), cert);
+            tls.add("key", key.first());
+        }
+        _ => {
+            if let Some(at) = scope.last("proxy_ssl_certificate") {
+                let why = "certificates are PEM files: write their paths into tls.cert and tls.key";
+                report.plain(at, why);
+            }
+        }
     }
-    let name = proxied_location.scope.last("proxy_ssl_name");
     let is_name = |name: &str| {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
         !name.is_empty()
             && name.bytes().all(plain)
             && Backend::parse(&format!("https://{name}/")).is_ok()
     };
-    match (name, &target.servers) {
-        (Some(name), _) if is_name(name.first()) => {
-            tls.add_with("server_name", name.first(), name.place.to_string())
+    match (scope.last("proxy_ssl_name"), &target.servers) {
+        // nginx verifies the server's certificate by the name of the `upstream`, so the gateway must verify the same name.
+        (None, Servers::Pool(name)) if is_verified && is_name(name.first()) => {
+            tls.add_at("server_name", name.first(), name);
         }
+        (Some(name), _) if is_name(name.first()) => tls.add_at("server_name", name.first(), name),
         (Some(name), _) => report.plain(
             name,
             "the name in certificates is that of the URL, or a fixed one in tls.server_name",
         ),
-        // nginx verifies the server's certificate by the name of the `upstream`, so the gateway must verify the same name.
-        (None, Servers::Pool(pool)) if verified && is_name(pool.first()) => {
-            tls.add_with("server_name", pool.first(), pool.place.to_string())
-        }
         _ => {}
     }
     server.add("tls", tls);
 }
 
-fn write_timeouts(proxied_location: &ProxiedLocation<'_>, server: &mut Map, report: &mut Report) {
+fn write_timeouts(scope: &Scope<'_>, server: &mut Map, report: &mut Report) {
     let defaults = RemoteTimeouts::default();
     let said = |name: &str| {
-        let directive = proxied_location.scope.last(name)?;
-        Some((
-            time(directive.first()).filter(|it| !it.is_zero())?,
-            directive,
-        ))
+        let at = scope.last(name)?;
+        Some((time(at.first()).filter(|it| !it.is_zero())?, at))
     };
     let mut timeouts = Map::default();
-    if let Some((connect, at)) =
-        said("proxy_connect_timeout").filter(|(connect, _)| *connect != defaults.connect)
-    {
-        timeouts.add_with("connect", duration(connect), at.place.to_string());
+    let connect = said("proxy_connect_timeout").filter(|(connect, _)| *connect != defaults.connect);
+    if let Some((connect, at)) = connect {
+        timeouts.add_at("connect", duration(connect), at);
     }
     let read = said("proxy_read_timeout");
     if let Some((read, at)) = read {
-        // Both keys limit the time without data from the server: before its response (`head`) and within it (`idle`).
+        // The first two keys limit the time without data from the server: before its response (`head`) and within it (`idle`).
         let mut comment = at.place.to_string();
-        for (key, default) in [("head", defaults.head), ("idle", defaults.idle)] {
-            if read != default {
-                timeouts.add_with(key, duration(read), std::mem::take(&mut comment));
+        let call = read.max(defaults.call);
+        for (key, value, default) in [
+            ("head", read, defaults.head),
+            ("idle", read, defaults.idle),
+            ("call", call, defaults.call),
+        ] {
+            if value != default {
+                timeouts.add_with(key, duration(value), std::mem::take(&mut comment));
             }
-        }
-        if read > defaults.call {
-            timeouts.add("call", duration(read));
         }
     }
     server.add("timeouts", timeouts);
-    // The limits above apply to silence. In nginx, a call that sends progress may continue without end; here it may until this
-    // limit.
-    let call = Limits::default().timeout.max(CALL);
     if let Some((read, at)) = read {
-        let most = read.max(call);
-        let spelled = duration(most);
-        report.differs(at, format!("a call takes at most {spelled} in all (limits.timeout), and progress does not extend it; nginx limits the time between two reads, and no call as a whole"));
+        // The limits above apply to silence. In nginx, a call that sends progress may continue without end; here it may until
+        // this limit.
+        let most = duration(read.max(Limits::default().timeout).max(CALL));
+        report.differs(at, format!("a call takes at most {most} in all (limits.timeout), and progress does not extend it; nginx limits the time between two reads, and no call as a whole"));
+        let place = &at.place;
+        let comment = format!("{place}: here the time of a whole call, where nginx has none");
         let mut limits = Map::default();
-        let comment = format!(
-            "{}: here the time of a whole call, where nginx has none",
-            at.place
-        );
-        limits.add_with("timeout", spelled, comment);
+        limits.add_with("timeout", most, comment);
         server.add("limits", limits);
     }
-    if let Some(at) = proxied_location.scope.last("proxy_send_timeout") {
+    if let Some(at) = scope.last("proxy_send_timeout") {
         report.differs(at, "the time between two writes to a server is not limited by itself; timeouts.head and limits.timeout of the remote server bound a request");
     }
 }
 
-fn write_retry(
-    proxied_location: &ProxiedLocation<'_>,
-    target: &Target<'_>,
-    server: &mut Map,
-    report: &mut Report,
-) {
-    let when = proxied_location.scope.last("proxy_next_upstream");
-    let tries = proxied_location.scope.last("proxy_next_upstream_tries");
+fn write_retry(scope: &Scope<'_>, target: &Target<'_>, server: &mut Map, report: &mut Report) {
+    let when = scope.last("proxy_next_upstream");
+    let tries = scope.last("proxy_next_upstream_tries");
     if let Some(when) = when.filter(|it| it.has("non_idempotent")) {
         report.plain(when, "a tool call that may have run is never sent again");
     }
     let tries = tries.filter(|it| number(it.first()) != Some(0));
-    let max = match (when, tries, &target.servers) {
-        (Some(when), ..) if when.has("off") => Some((0, when)),
-        (_, Some(tries), _) => number(tries.first()).map(|it| (it - 1, tries)),
+    let (max, at) = match (when, tries, &target.servers) {
+        (Some(when), ..) if when.has("off") => (0, when),
+        (_, Some(tries), _) => (number(tries.first()).unwrap_or(2) - 1, tries),
         // Without `proxy_next_upstream_tries`, nginx tries each server of the `upstream`.
         (_, None, Servers::Pool(pool)) => {
             let servers = pool.block().iter().filter(|it| it.is("server"));
-            Some((servers.count().saturating_sub(1).max(1) as u64, *pool))
+            (servers.count().saturating_sub(1).max(1) as u64, *pool)
         }
-        (_, None, Servers::One(_)) => None,
+        (_, None, Servers::One(_)) => return,
     };
-    let Some((max, at)) = max else { return };
     if max > RETRIES_MAX {
         report.differs(at, format!("a request is sent to at most {RETRIES_MAX} further backends (retry.max), and nginx tries {max}"));
     }
     let max = max.min(RETRIES_MAX);
     if max != u64::from(RemoteRetry::default().max) {
         let mut retry = Map::default();
-        retry.add_with("max", max, at.place.to_string());
+        retry.add_at("max", max, at);
         server.add("retry", retry);
     }
 }

@@ -4,117 +4,74 @@
 //! stricter reading is used and the rule is reported.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 
-use tooldock_base::network::{Cidr, UNIX, UNIX_NAME};
+use tooldock_base::network::{Cidr, UNIX_NAME};
 
 use crate::report::Report;
 use crate::sites::ProxiedLocation;
 use crate::tree::Directive;
 use crate::view::View;
-use crate::yaml_text::{Map, Node};
+use crate::yaml_text::{Item, Map, Node};
 
 /// Admitted and refused networks, in the form of `admission.cidrs`.
 #[derive(Clone, Default, PartialEq, Eq)]
 struct Networks {
     /// Networks whose clients are admitted; if empty, all networks are.
-    allow: Vec<Network>,
-    deny: Vec<Network>,
+    allow: Vec<Cidr>,
+    deny: Vec<Cidr>,
 }
 
-/// A network, with its first address and the length of its prefix.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Network {
-    cidr: Cidr,
-    first: IpAddr,
-    bits: u8,
+/// Parses an address or a network as nginx's `allow` and `deny` spell it.
+fn network(text: &str) -> Option<Cidr> {
+    let text = if text == "unix:" { UNIX_NAME } else { text };
+    text.parse().ok()
 }
 
-impl Network {
-    /// Parses an address or a network as nginx's `allow` and `deny` spell it.
-    fn parse(text: &str) -> Option<Self> {
-        let text = if text == "unix:" { UNIX_NAME } else { text };
-        let cidr: Cidr = text.parse().ok()?;
-        let canonical = cidr.to_string();
-        let (first, bits) = match canonical.split_once('/') {
-            Some((first, bits)) => (first.parse().ok()?, bits.parse().ok()?),
-            None => (UNIX, 32),
-        };
-        Some(Self { cidr, first, bits })
-    }
+/// Returns true if a network is a single address.
+fn is_one_address(network: Cidr) -> bool {
+    let text = network.to_string();
+    !text.contains('/') || text.ends_with(if text.contains(':') { "/128" } else { "/32" })
+}
 
-    fn is_one_address(&self) -> bool {
-        self.bits == if self.first.is_ipv4() { 32 } else { 128 }
-    }
-
-    fn is_within(&self, outer: &Self) -> bool {
-        self.bits >= outer.bits && outer.cidr.contains(self.first)
-    }
-
-    /// Returns the intersection of two networks, which is the smaller one; `None` if neither contains the other.
-    fn common(&self, other: &Self) -> Option<Self> {
-        if self.is_within(other) {
-            Some(*self)
-        } else {
-            other.is_within(self).then_some(*other)
-        }
+/// Returns the intersection of two networks, which is the smaller one; `None` if neither contains the other.
+fn common(one: Cidr, other: Cidr) -> Option<Cidr> {
+    match other.covers(&one) {
+        true => Some(one),
+        false => one.covers(&other).then_some(other),
     }
 }
 
 /// Adds `admission.cidrs`: the networks that all locations of nginx admit.
 pub(crate) fn write(view: &View<'_>, admission: &mut Map, report: &mut Report) {
     let mut all: Option<(Networks, &Directive)> = None;
-    for proxied_location in &view.sites.proxied_locations {
-        let rules = proxied_location.scope.in_order(&["allow", "deny"]);
-        let at = rules.first().copied().unwrap_or(proxied_location.at);
+    for (location, _) in view.locations() {
+        let rules = location.scope.in_order(&["allow", "deny"]);
+        let at = rules.first().copied().unwrap_or(location.at);
         let networks = Networks::of(&rules, report);
-        all = Some(match all {
-            None => (networks, at),
-            Some((before, first)) => {
-                if before != networks {
-                    let place = &first.place;
-                    report.security(at, format!("lets in other networks than {place} does, and admission.cidrs is one for all: only what both let in is let in"));
-                }
-                // A location without rules admits all networks; the report then cites the location that has rules.
-                let first = if before == Networks::default() {
-                    at
-                } else {
-                    first
-                };
-                (before.and(&networks), first)
-            }
-        });
-        let satisfy = proxied_location.scope.last("satisfy");
-        let satisfy = satisfy.filter(|it| it.first() == "any");
-        if let Some(satisfy) = satisfy.filter(|_| proxied_location.scope.asks_for_credential()) {
-            report.security(satisfy, "here an address that is let in needs a credential all the same: either is not enough");
+        let Some((before, first)) = &mut all else {
+            all = Some((networks, at));
+            continue;
+        };
+        if *before != networks {
+            let place = &first.place;
+            report.security(at, format!("lets in other networks than {place} does, and admission.cidrs is one for all: only what both let in is let in"));
         }
-        write_limits_of_methods(proxied_location, report);
+        // A location without rules admits all networks; the report then cites the location that has rules.
+        if *before == Networks::default() {
+            *first = at;
+        }
+        *before = std::mem::take(before).and(&networks);
     }
     let Some((networks, at)) = all else { return };
     let mut cidrs = Map::default();
-    for (key, list) in [("allow", networks.allow), ("deny", networks.deny)] {
-        if !list.is_empty() {
-            cidrs.add(key, Node::list(list.iter().map(|it| it.cidr.to_string())));
-        }
-    }
-    admission.add_with("cidrs", cidrs, at.place.to_string());
+    cidrs.add_list("allow", items(&networks.allow));
+    cidrs.add_list("deny", items(&networks.deny));
+    admission.add_at("cidrs", cidrs, at);
 }
 
-fn write_limits_of_methods(proxied_location: &ProxiedLocation<'_>, report: &mut Report) {
-    let Some(limit) = proxied_location.scope.own("limit_except") else {
-        return;
-    };
-    let all_served = ["GET", "POST", "DELETE"]
-        .iter()
-        .all(|method| limit.has(method));
-    let denies = |it: &Directive| it.is("deny") && it.first() == "all";
-    if !all_served || !limit.block().iter().all(denies) {
-        report.security(
-            limit,
-            "GET, POST and DELETE are served on the paths of MCP, by one rule for all",
-        );
-    }
+fn items(networks: &[Cidr]) -> Vec<Item> {
+    let networks = networks.iter();
+    networks.map(|it| Item::new("", it.to_string())).collect()
 }
 
 impl Networks {
@@ -126,15 +83,12 @@ impl Networks {
             if rule.first() == "all" {
                 closed = !allows;
                 if allows && let Some(after) = rules[index + 1..].iter().find(|it| it.is("deny")) {
-                    let why = format!(
-                        "has no effect in nginx, as {} lets everybody in before: if it is meant, write admission.cidrs.deny",
-                        rule.place
-                    );
-                    report.security(after, why);
+                    let place = &rule.place;
+                    report.security(after, format!("has no effect in nginx, as {place} lets everybody in before: if it is meant, write admission.cidrs.deny"));
                 }
                 break;
             }
-            let Some(network) = Network::parse(rule.first()) else {
+            let Some(parsed) = network(rule.first()) else {
                 report.security(rule, "is no network as 10.0.0.0/8");
                 // A rejected `allow` rule may have been the only rule that admits some clients. So clients that no remaining rule
                 // admits are refused.
@@ -142,15 +96,14 @@ impl Networks {
                 continue;
             };
             if allows {
-                networks.allow.push(network);
+                networks.allow.push(parsed);
                 continue;
             }
-            let overlaps = |it: &&Network| it.common(&network).is_some();
+            let overlaps = |it: &&Cidr| common(**it, parsed).is_some();
             if let Some(before) = networks.allow.iter().find(overlaps) {
-                let allowed = before.cidr;
-                report.security(rule, format!("in nginx the rule before lets {allowed} in first; here deny wins, and refuses what both name"));
+                report.security(rule, format!("in nginx the rule before lets {before} in first; here deny wins, and refuses what both name"));
             }
-            networks.deny.push(network);
+            networks.deny.push(parsed);
         }
         if !closed {
             networks.allow.clear();
@@ -161,13 +114,10 @@ impl Networks {
     }
 
     fn nobody() -> Self {
-        let everything = ["0.0.0.0/0", "::/0"];
+        let everything = ["0.0.0.0/0", "::/0"].into_iter();
         Self {
             allow: Vec::new(),
-            deny: everything
-                .iter()
-                .filter_map(|it| Network::parse(it))
-                .collect(),
+            deny: everything.filter_map(network).collect(),
         }
     }
 
@@ -177,26 +127,26 @@ impl Networks {
             return self;
         }
         let mut deny = self.deny;
-        let known: BTreeSet<_> = deny.iter().map(|it| it.cidr.to_string()).collect();
-        let further = other.deny.iter();
-        deny.extend(further.filter(|it| !known.contains(&it.cidr.to_string())));
-        let allow = match (self.allow.is_empty(), other.allow.is_empty()) {
-            (true, _) => other.allow.clone(),
-            (_, true) => self.allow,
-            _ => {
-                let mut both: Vec<Network> = Vec::new();
-                for one in &self.allow {
-                    let common = other.allow.iter().filter_map(|other| one.common(other));
-                    both.extend(common);
-                }
-                if both.is_empty() {
-                    return Self::nobody();
-                }
-                both.dedup();
-                both
-            }
+        deny.extend(other.deny.iter());
+        let mut known = BTreeSet::new();
+        deny.retain(|it| known.insert(it.to_string()));
+        if self.allow.is_empty() || other.allow.is_empty() {
+            let mut allow = self.allow;
+            allow.extend(&other.allow);
+            return Self { allow, deny };
+        }
+        let others = || other.allow.iter();
+        let of_one = |one: &Cidr| {
+            others()
+                .filter_map(|it| common(*one, *it))
+                .collect::<Vec<_>>()
         };
-        Self { allow, deny }
+        let mut allow: Vec<Cidr> = self.allow.iter().flat_map(of_one).collect();
+        allow.dedup();
+        match allow.is_empty() {
+            true => Self::nobody(),
+            false => Self { allow, deny },
+        }
     }
 }
 
@@ -208,58 +158,48 @@ pub(crate) fn write_trusted_proxies(
     admission: &mut Map,
     report: &mut Report,
 ) {
-    let mut all: Option<(Vec<Network>, &Directive)> = None;
-    for proxied_location in &view.sites.proxied_locations {
-        let (trusted, at) = trusted(proxied_location, behind_proxy_protocol.is_some(), report);
-        all = Some(match all {
-            None => (trusted, at),
-            Some((before, first)) if before == trusted => (before, first),
-            Some((before, first)) => {
-                let place = &first.place;
-                report.security(at, format!("trusts other proxies than {place} does: only those that both trust are trusted"));
-                (
-                    before
-                        .into_iter()
-                        .filter(|it| trusted.contains(it))
-                        .collect(),
-                    first,
-                )
-            }
-        });
+    let mut all: Option<(Vec<Cidr>, &Directive)> = None;
+    for (location, _) in view.locations() {
+        let (trusted, at) = trusted(location, behind_proxy_protocol.is_some(), report);
+        let Some((before, first)) = &mut all else {
+            all = Some((trusted, at));
+            continue;
+        };
+        if *before != trusted {
+            let place = &first.place;
+            let why = format!(
+                "trusts other proxies than {place} does: only those that both trust are trusted"
+            );
+            report.security(at, why);
+            before.retain(|it| trusted.contains(it));
+        }
     }
     let mut all = all.filter(|(trusted, _)| !trusted.is_empty());
     if let (None, Some(listen)) = (&all, behind_proxy_protocol) {
         report.plain(listen, "list the load balancers in admission.trusted_proxies: until then, only this machine may send PROXY protocol headers");
-        let by_address = ["allow", "deny", "limit_req", "limit_conn"];
-        let rules = view
-            .sites
-            .proxied_locations
-            .iter()
-            .flat_map(|proxied_location| by_address.map(|name| proxied_location.scope.last(name)));
-        for rule in rules.flatten() {
-            report.security(rule, "without set_real_ip_from, the addresses of this rule are those of load balancers in nginx, and those of clients here");
+        for name in ["allow", "deny", "limit_req", "limit_conn"] {
+            for rule in view.locations().filter_map(|(it, _)| it.scope.last(name)) {
+                report.security(rule, "without set_real_ip_from, the addresses of this rule are those of load balancers in nginx, and those of clients here");
+            }
         }
-        all = Network::parse("127.0.0.1").map(|local| (vec![local], listen));
+        all = network("127.0.0.1").map(|local| (vec![local], listen));
     }
     if let Some((trusted, at)) = all {
-        admission.add_with(
-            "trusted_proxies",
-            Node::list(trusted.iter().map(|it| it.cidr.to_string())),
-            at.place.to_string(),
-        );
+        let trusted = Node::List(items(&trusted));
+        admission.add_at("trusted_proxies", trusted, at);
     }
 }
 
 fn trusted<'a>(
-    proxied_location: &ProxiedLocation<'a>,
+    location: &ProxiedLocation<'a>,
     behind_proxy_protocol: bool,
     report: &mut Report,
-) -> (Vec<Network>, &'a Directive) {
-    let from = proxied_location.scope.all("set_real_ip_from");
+) -> (Vec<Cidr>, &'a Directive) {
+    let from = location.scope.all("set_real_ip_from");
     let Some(first) = from.first() else {
-        return (Vec::new(), proxied_location.at);
+        return (Vec::new(), location.at);
     };
-    let header = proxied_location.scope.last("real_ip_header");
+    let header = location.scope.last("real_ip_header");
     let name = header.map_or("X-Real-IP", |it| it.first());
     let by_header = name.eq_ignore_ascii_case("x-forwarded-for");
     // Without a listener that expects the PROXY protocol, connections carry no PROXY header, and nginx uses the address of the
@@ -274,23 +214,19 @@ fn trusted<'a>(
         );
         return (Vec::new(), first);
     }
-    let recursive = proxied_location.scope.is_on("real_ip_recursive");
+    let recursive = location.scope.is_on("real_ip_recursive");
     let mut trusted = Vec::new();
-    for directive in from {
-        let Some(network) = Network::parse(directive.first()) else {
-            report.security(
-                directive,
-                "is no network as 10.0.0.0/8: write the address of the proxy",
-            );
+    for at in from {
+        let Some(parsed) = network(at.first()) else {
+            let why = "is no network as 10.0.0.0/8: write the address of the proxy";
+            report.security(at, why);
             continue;
         };
-        if by_header && !recursive && !network.is_one_address() {
-            report.security(
-                directive,
-                "without real_ip_recursive, nginx believes the last address alone; here X-Forwarded-For is read back through all listed proxies, so that a client inside this network could choose its address: list the proxies one by one",
-            );
+        if by_header && !recursive && !is_one_address(parsed) {
+            let why = "without real_ip_recursive, nginx believes the last address alone; here X-Forwarded-For is read back through all listed proxies, so that a client inside this network could choose its address: list the proxies one by one";
+            report.security(at, why);
         }
-        trusted.push(network);
+        trusted.push(parsed);
     }
     (trusted, first)
 }
@@ -305,9 +241,9 @@ mod tests {
         let tree = parsed(rules).expect(rules);
         let mut report = Report::default();
         let networks = Networks::of(&tree.iter().collect::<Vec<_>>(), &mut report);
-        let list = |list: &[Network]| {
+        let list = |list: &[Cidr]| {
             list.iter()
-                .map(|it| it.cidr.to_string())
+                .map(|it| it.to_string())
                 .collect::<Vec<_>>()
                 .join(" ")
         };
@@ -365,7 +301,7 @@ mod tests {
     #[test]
     fn what_two_lists_let_in_together_is_never_more_than_one_of_them() {
         let networks = |allow: &[&str], deny: &[&str]| {
-            let list = |list: &[&str]| list.iter().filter_map(|it| Network::parse(it)).collect();
+            let list = |list: &[&str]| list.iter().filter_map(|it| network(it)).collect();
             Networks {
                 allow: list(allow),
                 deny: list(deny),

@@ -28,20 +28,26 @@ const ACCEPT: &str = "a request whose Accept does not name application/json and 
 pub(crate) fn list(view: &View<'_>, report: &mut Report) {
     let mut told = BTreeSet::new();
     let mut host = None;
-    for ((proxied_location, rules), name) in view.proxied_locations().zip(&view.names) {
+    for ((location, rules), name) in view.locations().zip(&view.names) {
         let Some(name) = name else { continue };
-        host = host.or_else(|| host_of_client(&proxied_location.scope));
-        if !passes_authorization(&proxied_location.scope) || !told.insert(name) {
+        host = host.or_else(|| host_of_client(&location.scope));
+        if !passes_authorization(&location.scope) || !told.insert(name) {
             continue;
         }
-        if rules.compares_authorization() || proxied_location.scope.asks_for_credential() {
-            report.differs(proxied_location.at, format!("{CHECKED}. If it does, write upstreams.remote.{name}.credentials, with personal: for a value of each principal"));
+        if rules.compares_authorization || location.scope.asks_for_credential() {
+            report.differs(location.at, format!("{CHECKED}. If it does, write upstreams.remote.{name}.credentials, with personal: for a value of each principal"));
         } else {
-            report.differs(proxied_location.at, format!("{UNCHECKED}. If it does, write upstreams.remote.{name}.credentials, with personal: for a value of each principal, and give clients tokens of the gateway (tooldock keys create, admission.tokens); access tokens of an issuer in admission.oauth go up by credentials: pass"));
+            report.differs(location.at, format!("{UNCHECKED}. If it does, write upstreams.remote.{name}.credentials, with personal: for a value of each principal, and give clients tokens of the gateway (tooldock keys create, admission.tokens); access tokens of an issuer in admission.oauth go up by credentials: pass"));
         }
     }
     if view.namespaces().is_empty() {
         return;
+    }
+    let mut headers = view
+        .locations()
+        .flat_map(|(it, _)| it.scope.all("proxy_set_header"));
+    if let Some(upgrade) = headers.find(|it| it.first().eq_ignore_ascii_case("upgrade")) {
+        report.differs(upgrade, "WebSockets are not carried over: leave a server that speaks them and not MCP with nginx, and take it out of upstreams.remote");
     }
     if let Some(host) = host {
         report.differs(host, "servers get the host of their URL in backends as Host, and not the client's: a server that judges it, or makes URLs of it, needs headers: { set: { Host: NAME } }");

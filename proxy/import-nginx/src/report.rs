@@ -4,6 +4,7 @@
 //! A line contains the position, the name of the directive and a fixed text: never an argument, which may be a secret.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
 use crate::known;
 use crate::tree::{Directive, DirectivePosition};
@@ -18,49 +19,40 @@ pub enum Weight {
     Security,
 }
 
-/// A report line about a directive that is not imported, or is imported with a change.
+/// A report line about a directive, or about a key of the gateway's configuration that corresponds to no directive.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct ReportLine {
-    place: DirectivePosition,
-    directive: String,
+    place: Option<DirectivePosition>,
+    name: String,
     weight: Weight,
-    why: String,
+    what: String,
 }
 
 /// The report lines of an import, sorted by position and without duplicates.
 #[derive(Debug, Default)]
 pub struct Report {
     leftovers: BTreeSet<ReportLine>,
-    differences: BTreeSet<Difference>,
-}
-
-/// A report line about a directive that is imported and behaves differently for clients or operators, or about a key of the
-/// gateway's configuration that corresponds to no directive.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Difference {
-    place: Option<DirectivePosition>,
-    name: String,
-    what: String,
+    /// Lines about directives that are imported and behave differently for clients or operators.
+    differences: BTreeSet<ReportLine>,
 }
 
 impl Report {
     /// Reports that a directive is not imported, which opens no access.
     pub(crate) fn plain(&mut self, directive: &Directive, why: impl Into<String>) {
-        self.note(directive, Weight::Plain, why.into());
+        self.leftovers
+            .insert(line(directive, Weight::Plain, why.into()));
     }
 
     /// Reports that a directive is not imported, which may open access.
     pub(crate) fn security(&mut self, directive: &Directive, why: impl Into<String>) {
-        self.note(directive, Weight::Security, why.into());
+        self.leftovers
+            .insert(line(directive, Weight::Security, why.into()));
     }
 
     /// Reports that a directive is imported, but requests are treated differently in the gateway.
     pub(crate) fn differs(&mut self, directive: &Directive, what: impl Into<String>) {
-        self.differences.insert(Difference {
-            place: Some(directive.place.clone()),
-            name: name(directive),
-            what: what.into(),
-        });
+        self.differences
+            .insert(line(directive, Weight::Plain, what.into()));
     }
 
     /// Reports a directive whose path is relative and is copied unchanged: nginx and the gateway resolve it against different
@@ -73,19 +65,11 @@ impl Report {
 
     /// Reports a difference that no directive causes, under the section of the gateway's configuration that it concerns.
     pub(crate) fn differs_in(&mut self, section: &str, what: impl Into<String>) {
-        self.differences.insert(Difference {
+        self.differences.insert(ReportLine {
             place: None,
             name: section.to_owned(),
+            weight: Weight::Plain,
             what: what.into(),
-        });
-    }
-
-    fn note(&mut self, directive: &Directive, weight: Weight, why: String) {
-        self.leftovers.insert(ReportLine {
-            place: directive.place.clone(),
-            directive: name(directive),
-            weight,
-            why,
         });
     }
 
@@ -96,37 +80,47 @@ impl Report {
 
     /// Returns the number of report lines of a weight about directives that are not imported.
     pub fn count(&self, weight: Weight) -> usize {
-        self.leftovers
-            .iter()
-            .filter(|it| it.weight == weight)
-            .count()
+        let lines = self.leftovers.iter();
+        lines.filter(|it| it.weight == weight).count()
     }
 
     /// Iterates over the report lines about directives that are not imported.
     pub fn lines(&self) -> impl Iterator<Item = String> {
-        self.leftovers.iter().map(|it| {
-            let weight = match it.weight {
-                Weight::Plain => "",
-                Weight::Security => "security: ",
-            };
-            format!("{}: {}: {weight}{}", it.place, it.directive, it.why)
-        })
+        self.leftovers.iter().map(ToString::to_string)
     }
 
     /// Iterates over the report lines about directives that are imported and behave differently.
     pub fn differences(&self) -> impl Iterator<Item = String> {
-        self.differences.iter().map(|it| match &it.place {
-            Some(place) => format!("{place}: {}: {}", it.name, it.what),
-            None => format!("{}: {}", it.name, it.what),
-        })
+        self.differences.iter().map(ToString::to_string)
     }
 }
 
-/// Returns the name of a directive in a form that reveals no secret.
-fn name(directive: &Directive) -> String {
-    match directive.table {
+impl fmt::Display for ReportLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(place) = &self.place {
+            write!(f, "{place}: ")?;
+        }
+        let weight = if self.weight == Weight::Security {
+            "security: "
+        } else {
+            ""
+        };
+        write!(f, "{}: {weight}{}", self.name, self.what)
+    }
+}
+
+/// A line about a directive, whose name is shown in a form that reveals no secret.
+fn line(directive: &Directive, weight: Weight, what: String) -> ReportLine {
+    let name = match directive.table {
         // The key of a line of a `map` may be a secret, such as a token.
         Some(table) => format!("line of {table}"),
         None => known::shown(directive.name()).to_owned(),
+    };
+    let place = Some(directive.place.clone());
+    ReportLine {
+        place,
+        name,
+        weight,
+        what,
     }
 }

@@ -22,10 +22,7 @@ impl<'a> Level<'a> {
     }
 
     pub(crate) fn all(&self, name: &str) -> &[&'a Directive] {
-        self.by_name
-            .get(name)
-            .map(Vec::as_slice)
-            .unwrap_or_default()
+        self.by_name.get(name).map_or(&[], Vec::as_slice)
     }
 
     pub(crate) fn last(&self, name: &str) -> Option<&'a Directive> {
@@ -40,14 +37,12 @@ impl<'a> Level<'a> {
     /// Returns the directive by which nginx itself answers every request to this block and proxies none: a `return`, or a
     /// `rewrite` of every path to another one.
     pub(crate) fn answers(&self) -> Option<&'a Directive> {
-        let moves = |it: &&&Directive| {
-            let everything = matches!(
-                it.first(),
-                "^" | "^(.*)" | "^(.*)$" | "^/(.*)" | "^/(.*)$" | ".*" | "(.*)"
-            );
-            everything && (it.has("permanent") || it.has("redirect"))
+        let moves = |it: &&Directive| {
+            let path = it.first().trim_start_matches(['^', '/']);
+            let path = path.trim_end_matches('$');
+            matches!(path, "" | ".*" | "(.*)") && (it.has("permanent") || it.has("redirect"))
         };
-        let rewrite = || self.all("rewrite").iter().find(moves).copied();
+        let rewrite = || self.all("rewrite").iter().copied().find(moves);
         self.last("return").or_else(rewrite)
     }
 }
@@ -106,47 +101,20 @@ impl<'a> Scope<'a> {
         level.block.iter().filter(listed).collect()
     }
 
-    /// Returns every `if` that applies to a request: those of the server, then those of the location itself. nginx does not apply
-    /// those of enclosing locations.
-    pub(crate) fn conditions(&self) -> Vec<&'a Directive> {
-        let server = self.server.iter().flat_map(|level| level.all("if"));
+    /// Iterates over the directives of the location itself, without those of its server.
+    pub(crate) fn own(&self) -> impl Iterator<Item = &'a Directive> {
         let own = self.levels.last().filter(|own| {
             let server = self.server.as_ref();
             !server.is_some_and(|server| Rc::ptr_eq(server, own))
         });
-        server
-            .chain(own.into_iter().flat_map(|level| level.all("if")))
-            .copied()
-            .collect()
+        own.into_iter().flat_map(|level| level.block)
     }
 
-    /// Returns the `rewrite` directives that nginx applies before the location's last `rewrite`: those of the server, then all
-    /// but the last of the location.
-    pub(crate) fn rewrites_before(&self) -> Vec<&'a Directive> {
-        let of_server = self.server.iter().flat_map(|level| level.all("rewrite"));
-        let own = self
-            .levels
-            .last()
-            .map_or(&[][..], |level| level.all("rewrite"));
-        let before = own.split_last().map_or(&[][..], |(_, before)| before);
-        of_server.chain(before).copied().collect()
-    }
-
-    /// Returns the last directive of this name that `wanted` accepts: in the location itself, or, if it has none, in the server.
-    /// nginx applies the server's directives first, so that the location's directives prevail.
-    pub(crate) fn own_or_of_server(
-        &self,
-        name: &str,
-        wanted: impl Fn(&&&'a Directive) -> bool,
-    ) -> Option<&'a Directive> {
-        let levels = self.levels.last().into_iter().chain(&self.server);
-        let mut found = levels.filter_map(|it| it.all(name).iter().rfind(&wanted));
-        found.next().copied()
-    }
-
-    /// Returns the last directive of this name in the location itself, without those of enclosing blocks.
-    pub(crate) fn own(&self, name: &str) -> Option<&'a Directive> {
-        self.levels.last()?.last(name)
+    /// Returns all directives of this name of the server, then those of the location itself: every `if` or `rewrite` that
+    /// applies to a request.
+    pub(crate) fn of_server_and_own(&self, name: &str) -> Vec<&'a Directive> {
+        let server = self.server.iter().flat_map(|level| level.block);
+        server.chain(self.own()).filter(|it| it.is(name)).collect()
     }
 }
 
@@ -162,16 +130,13 @@ pub(crate) enum Paths<'a> {
 
 impl<'a> Paths<'a> {
     pub(crate) fn of(location: &'a Directive) -> Self {
-        let (sign, path) = match (location.arg(0), location.arg(1)) {
-            (Some(sign), Some(path)) => (sign, path),
-            (Some(text), None) => {
-                let sign = ["^~", "~*", "=", "~"]
-                    .into_iter()
-                    .find(|sign| text.starts_with(sign));
-                let sign = sign.unwrap_or_default();
-                (sign, &text[sign.len()..])
+        let signs = ["^~", "~*", "=", "~"].into_iter();
+        let (sign, path) = match (location.first(), location.arg(1)) {
+            (sign, Some(path)) => (sign, path),
+            (text, None) => {
+                let mut split = signs.filter_map(|sign| Some((sign, text.strip_prefix(sign)?)));
+                split.next().unwrap_or(("", text))
             }
-            _ => ("", ""),
         };
         match sign {
             "=" => Self::Exactly(path),

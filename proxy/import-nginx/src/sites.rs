@@ -3,7 +3,7 @@
 //! A location that proxies requests is called an *exposure*. The importer reads all settings of nginx at exposures, including
 //! the settings that they inherit from enclosing blocks.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::rc::Rc;
 
 use crate::detours;
@@ -46,36 +46,18 @@ pub(crate) struct Sites<'a> {
     pub(crate) main: Rc<Level<'a>>,
     pub(crate) http: Rc<Level<'a>>,
     pub(crate) sites: Vec<Site<'a>>,
-    pub(crate) proxied_locations: Vec<ProxiedLocation<'a>>,
+    pub(crate) locations: Vec<ProxiedLocation<'a>>,
     /// The `stub_status` directives: pages with nginx's own counters.
     pub(crate) status: Vec<&'a Directive>,
 }
 
 /// Paths on which servers usually answer health probes.
-const PROBES: [&str; 9] = [
-    "/health",
-    "/healthz",
-    "/ready",
-    "/readyz",
-    "/live",
-    "/livez",
-    "/ping",
-    "/status",
-    "/nginx_status",
-];
+#[rustfmt::skip]
+const PROBES: [&str; 9] = ["/health", "/healthz", "/ready", "/readyz", "/live", "/livez", "/ping", "/status", "/nginx_status"];
 
 /// Paths that authorization servers usually have.
-const LOGIN: [&str; 9] = [
-    "/authorize",
-    "/token",
-    "/register",
-    "/revoke",
-    "/oauth",
-    "/oauth2",
-    "/login",
-    "/callback",
-    "/jwks",
-];
+#[rustfmt::skip]
+const LOGIN: [&str; 9] = ["/authorize", "/token", "/register", "/revoke", "/oauth", "/oauth2", "/login", "/callback", "/jwks"];
 
 impl<'a> Sites<'a> {
     /// Finds the locations that proxy requests, and reports directives of enclosing blocks without an equivalent.
@@ -95,7 +77,7 @@ impl<'a> Sites<'a> {
             main,
             http: Rc::clone(&http),
             sites: Vec::new(),
-            proxied_locations: Vec::new(),
+            locations: Vec::new(),
             status: Vec::new(),
         };
         let outer = Scope {
@@ -103,25 +85,16 @@ impl<'a> Sites<'a> {
             server: None,
         };
         for server in http.all("server") {
-            sites.read_server(server, &outer, report)?;
+            let level = Level::of(server.block());
+            let scope = outer.with(&level);
+            sites.read_site(Some(server), level, scope, report)?;
         }
-        if !http.all("location").is_empty() && !is_answered(&http, report) {
+        if !http.all("location").is_empty() {
             // Locations outside any server: the file is included in a `server` block, so its other directives count as those of
             // the server.
-            let inside = Scope {
-                server: Some(Rc::clone(&http)),
-                ..outer.clone()
-            };
-            sites.sites.push(Site {
-                block: None,
-                level: Rc::clone(&http),
-                scope: inside.clone(),
-            });
-            for location in http.all("location") {
-                sites.read_location(location, &inside, report)?;
-            }
+            sites.read_site(None, http, outer.clone(), report)?;
         }
-        if sites.proxied_locations.iter().all(|it| it.pass.is_none()) {
+        if sites.locations.iter().all(|it| it.pass.is_none()) {
             if let Some(first) = tree.first() {
                 report.plain(first, "no location of this configuration passes requests on to a server: there are no namespaces");
             }
@@ -132,14 +105,14 @@ impl<'a> Sites<'a> {
         Ok(sites)
     }
 
-    fn read_server(
+    /// Reads a `server`, or the locations outside any server.
+    fn read_site(
         &mut self,
-        server: &'a Directive,
-        outer: &Scope<'a>,
+        block: Option<&'a Directive>,
+        level: Rc<Level<'a>>,
+        mut scope: Scope<'a>,
         report: &mut Report,
     ) -> Result<(), Failure> {
-        let level = Level::of(server.block());
-        let mut scope = outer.with(&level);
         scope.server = Some(Rc::clone(&level));
         if is_answered(&level, report) {
             return Ok(());
@@ -147,7 +120,7 @@ impl<'a> Sites<'a> {
         self.status.extend(level.last("stub_status"));
         let locations: Vec<_> = level.all("location").to_vec();
         self.sites.push(Site {
-            block: Some(server),
+            block,
             level,
             scope: scope.clone(),
         });
@@ -166,87 +139,64 @@ impl<'a> Sites<'a> {
         let level = Level::of(location.block());
         let scope = outer.with(&level);
         let paths = Paths::of(location);
-        for nested in level.all("location") {
-            self.read_location(nested, &scope, report)?;
-        }
         let pass = level.last("proxy_pass");
+        for nested in level.all("location") {
+            let why = "locations inside locations are not read: write this one beside the location around it";
+            match pass {
+                Some(_) => report.security(nested, why),
+                None => report.plain(nested, why),
+            }
+        }
         let path = paths.path();
-        let refuses = |it: &Directive| it.first().starts_with('4');
-        let any = scope.last("satisfy").is_some_and(|it| it.first() == "any");
         // `internal` is inherited: it also applies to nested locations.
         if paths == Paths::Named || scope.last("internal").is_some() {
             if pass.is_some() {
-                report.plain(
-                    location,
-                    "only nginx itself comes here, and nothing leads here in the gateway: its server is left out",
-                );
+                report.plain(location, "only nginx itself comes here, and nothing leads here in the gateway: its server is left out");
             }
         } else if let Some(status) = level.last("stub_status") {
             self.status.push(status);
         } else if let Some(answer) = level.answers() {
             detours::list_pages(&level, report);
-            if !refuses(answer) {
+            if !answer.first().starts_with('4') {
                 report.plain(answer, lost_answer(path));
                 logs::list_without(&level, report);
             }
-        } else if pass.is_some() && (PROBES.contains(&path) || path == "/metrics") {
+        } else if pass.is_none() {
+            list_unserved(location, &level, report);
+        } else if PROBES.contains(&path) || path == "/metrics" {
             report.plain(location, "the gateway answers /health itself, and /ready and /metrics on its metrics listener");
-        } else if pass.is_some() && (path.starts_with("/.well-known") || LOGIN.contains(&path)) {
-            report.plain(
-                location,
-                "is about logging in, and no MCP server: see docs/oauth.md",
-            );
-        } else if pass.is_some() && denies_everyone(&level) && !any {
+        } else if path.starts_with("/.well-known") || LOGIN.contains(&path) {
+            let why = "is about logging in, and no MCP server: see docs/oauth.md";
+            report.plain(location, why);
+        } else if denies_everyone(&level)
+            && scope.last("satisfy").is_none_or(|it| it.first() == "all")
+        {
             report.plain(location, "lets nobody in: its server is left out");
-        } else if pass.is_some() {
-            self.expose(ProxiedLocation {
+        } else {
+            let site = self.sites.len().saturating_sub(1);
+            let paths = Some(paths);
+            return self.expose(ProxiedLocation {
                 at: location,
                 scope,
-                paths: Some(paths),
+                paths,
                 pass,
-                site: self.sites.len().saturating_sub(1),
-            })?;
-        } else {
-            let denies = denies_everyone(&level);
-            let other = location
-                .block()
-                .iter()
-                .find(|it| it.name().ends_with("_pass"));
-            let empty = location.block().iter().all(|it| it.is("location"));
-            let mut conditions = level.all("if").iter().flat_map(|it| it.block());
-            let conditional = conditions.any(|it| it.is("proxy_pass"));
-            match other {
-                Some(other) => report.plain(other, "only HTTP is spoken to servers"),
-                None if conditional => report.plain(
-                    location,
-                    "passes requests on by conditions: write the servers into upstreams.remote",
-                ),
-                None if denies
-                    || empty
-                    || level.all("allow").len() + level.all("limit_req").len() > 0 => {}
-                None => report.plain(
-                    location,
-                    "passes nothing on to a server: the gateway serves no files",
-                ),
-            }
+                site,
+            });
         }
         Ok(())
     }
 
-    fn expose(&mut self, proxied_location: ProxiedLocation<'a>) -> Result<(), Failure> {
-        if self.proxied_locations.len() >= EXPOSURES_MAX {
-            return Err(Failure {
-                place: proxied_location.at.place.clone(),
-                what: format!("more than {EXPOSURES_MAX} locations pass requests on"),
-            });
+    fn expose(&mut self, location: ProxiedLocation<'a>) -> Result<(), Failure> {
+        let place = &location.at.place;
+        if self.locations.len() >= EXPOSURES_MAX {
+            let what = format!("more than {EXPOSURES_MAX} locations pass requests on");
+            return Err(Failure::at(place, what));
         }
-        if proxied_location.scope.conditions().len() > CONDITIONS_MAX {
-            return Err(Failure {
-                place: proxied_location.at.place.clone(),
-                what: format!("a request passes more than {CONDITIONS_MAX} conditions"),
-            });
+        if location.scope.of_server_and_own("if").len() > CONDITIONS_MAX {
+            let what = format!("a request passes more than {CONDITIONS_MAX} conditions");
+            return Err(Failure::at(place, what));
         }
-        self.proxied_locations.push(proxied_location);
+        self.locations.push(location);
         Ok(())
     }
 
@@ -254,117 +204,91 @@ impl<'a> Sites<'a> {
     /// such as a file included elsewhere. Its locations count as exposures; without locations its servers, and without servers
     /// the complete file.
     fn expose_what_is_there(&mut self, tree: &'a [Directive], outer: &Scope<'a>) {
-        for (index, site) in self.sites.iter().enumerate() {
-            let locations: Vec<_> = site
-                .level
-                .all("location")
-                .iter()
-                .map(|it| (*it, Level::of(it.block())))
-                .collect();
-            let mut serving: Vec<_> = locations
-                .into_iter()
-                .filter(|(_, level)| {
-                    level.answers().is_none() && level.last("stub_status").is_none()
-                })
-                .collect();
-            serving.truncate(EXPOSURES_MAX);
-            if serving.is_empty() {
-                self.proxied_locations
-                    .extend(site.block.map(|at| ProxiedLocation {
-                        at,
-                        scope: site.scope.clone(),
-                        paths: None,
-                        pass: None,
-                        site: index,
-                    }));
-            }
-            for (at, level) in serving {
-                self.proxied_locations.push(ProxiedLocation {
-                    at,
-                    scope: site.scope.with(&level),
-                    paths: None,
-                    pass: None,
-                    site: index,
-                });
-            }
-        }
         if self.sites.is_empty() && self.http.all("server").is_empty() {
-            self.proxied_locations
-                .extend(tree.first().map(|at| ProxiedLocation {
-                    at,
-                    scope: outer.clone(),
-                    paths: None,
-                    pass: None,
-                    site: 0,
-                }));
             self.sites.push(Site {
-                block: None,
+                block: tree.first(),
                 level: Rc::clone(&self.http),
                 scope: outer.clone(),
             });
+        }
+        for (site, it) in self.sites.iter().enumerate() {
+            let exposure = |at, scope| ProxiedLocation {
+                at,
+                scope,
+                paths: None,
+                pass: None,
+                site,
+            };
+            let inside = it.level.all("location").iter();
+            let inside = inside.map(|at| (*at, Level::of(at.block())));
+            let answers = |it: &Level<'a>| it.answers().or(it.last("stub_status")).is_some();
+            let serving = inside.filter(|(_, level)| !answers(level));
+            let before = self.locations.len();
+            let serving = serving.map(|(at, level)| exposure(at, it.scope.with(&level)));
+            self.locations.extend(serving.take(EXPOSURES_MAX));
+            if self.locations.len() == before {
+                let whole = it.block.map(|at| exposure(at, it.scope.clone()));
+                self.locations.extend(whole);
+            }
         }
     }
 
     /// Removes servers without a proxied location, since they need no listener.
     fn drop_empty_servers(&mut self) {
         let mut kept = Vec::new();
-        let mut places = HashMap::new();
         for (index, site) in self.sites.drain(..).enumerate() {
-            if self.proxied_locations.iter().any(|it| it.site == index) {
-                places.insert(index, kept.len());
+            let locations = self.locations.iter_mut();
+            let mut here = locations.filter(|it| it.site == index).peekable();
+            if here.peek().is_some() {
+                here.for_each(|it| it.site = kept.len());
                 kept.push(site);
             }
         }
         self.sites = kept;
-        for proxied_location in &mut self.proxied_locations {
-            proxied_location.site = places
-                .get(&proxied_location.site)
-                .copied()
-                .unwrap_or_default();
-        }
     }
 
     /// Reports each directive without an equivalent once, if it is in force for a proxied location.
     fn list_leftovers(&self, report: &mut Report) {
-        let mut blocks = vec![&self.main, &self.http];
-        blocks.extend(self.sites.iter().map(|site| &site.level));
-        blocks.extend(
-            self.proxied_locations
-                .iter()
-                .flat_map(|it| it.scope.levels.iter()),
-        );
-        let mut seen: Vec<*const Level<'a>> = Vec::new();
-        for level in blocks {
-            if seen.contains(&Rc::as_ptr(level)) {
-                continue;
-            }
-            seen.push(Rc::as_ptr(level));
-            let in_force = |name: &str| {
-                let mut levels = self
-                    .proxied_locations
-                    .iter()
-                    .filter_map(|it| it.scope.level_of(name));
+        let of_sites = self.sites.iter().map(|site| &site.level);
+        let of_locations = self.locations.iter().flat_map(|it| it.scope.levels.iter());
+        let mut levels = vec![&self.main, &self.http];
+        levels.extend(of_sites.chain(of_locations));
+        let mut seen = HashSet::new();
+        levels.retain(|level| seen.insert(Rc::as_ptr(level)));
+        for level in levels {
+            let is_outside = Rc::ptr_eq(level, &self.main) && !Rc::ptr_eq(level, &self.http);
+            let is_in_force = |at: &Directive| {
+                let locations = self.locations.iter();
+                let mut levels = locations.filter_map(|it| it.scope.level_of(at.name()));
                 levels.any(|it| Rc::ptr_eq(it, level))
             };
-            let outside = Rc::ptr_eq(level, &self.main) && !Rc::ptr_eq(level, &self.http);
-            for directive in level.block {
-                match treatment(directive.name(), directive.first()) {
-                    Treatment::Fine | Treatment::Mapped => {}
+            for at in level.block {
+                match treatment(at.name(), at.first()) {
                     // Directives outside `http` refuse no requests, so that their omission opens no access.
-                    Treatment::Security(_) if outside => {
-                        report.plain(directive, "has no counterpart");
-                    }
-                    Treatment::Plain(why) if outside || in_force(directive.name()) => {
-                        report.plain(directive, why);
-                    }
-                    Treatment::Security(why) if in_force(directive.name()) => {
-                        report.security(directive, why);
-                    }
+                    Treatment::Security(_) if is_outside => report.plain(at, "has no counterpart"),
+                    Treatment::Security(why) if is_in_force(at) => report.security(at, why),
+                    Treatment::Plain(why) if is_outside || is_in_force(at) => report.plain(at, why),
                     // A directive that inner blocks override everywhere is not in force, and not reported.
-                    Treatment::Plain(_) | Treatment::Security(_) => {}
+                    _ => {}
                 }
             }
         }
+    }
+}
+
+/// Reports a location that neither proxies nor answers requests.
+fn list_unserved(location: &Directive, level: &Level<'_>, report: &mut Report) {
+    let block = location.block();
+    let limits = level.last("allow").or(level.last("limit_req")).is_some();
+    let mut conditions = level.all("if").iter().flat_map(|it| it.block());
+    if let Some(other) = block.iter().find(|it| it.name().ends_with("_pass")) {
+        report.plain(other, "only HTTP is spoken to servers");
+    } else if conditions.any(|it| it.is("proxy_pass")) {
+        let why = "passes requests on by conditions: write the servers into upstreams.remote";
+        report.plain(location, why);
+    } else if !denies_everyone(level) && !limits && block.iter().any(|it| !it.is("location")) {
+        let why = "passes nothing on to a server: the gateway serves no files";
+        report.plain(location, why);
     }
 }
 
@@ -387,37 +311,26 @@ fn is_answered(level: &Level<'_>, report: &mut Report) -> bool {
     let Some(answer) = level.answers() else {
         return false;
     };
-    match answer.first() {
-        code if code.starts_with('4') => {}
-        _ if answer.args().any(|arg| arg.starts_with("https://")) => report.plain(
-            answer,
-            "the gateway sends nobody from http to https: it does not listen here, give clients the https address",
-        ),
-        _ => report.plain(
-            answer,
-            "the gateway answers with no texts or redirects of its own, and does not listen here",
-        ),
+    if answer.args().any(|arg| arg.starts_with("https://")) {
+        report.plain(answer, "the gateway sends nobody from http to https: it does not listen here, give clients the https address");
+    } else if !answer.first().starts_with('4') {
+        let why =
+            "the gateway answers with no texts or redirects of its own, and does not listen here";
+        report.plain(answer, why);
     }
     true
 }
 
 /// Returns an error for files that nginx itself would refuse, and for files whose directives in force would be ambiguous.
 fn check_top(main: &Level<'_>) -> Result<(), Failure> {
-    let fails = |at: &Directive, what: &str| {
-        Err(Failure {
-            place: at.place.clone(),
-            what: what.to_owned(),
-        })
+    let inside = ["server", "upstream", "map", "location", "if"];
+    let (at, what) = match main.all("http") {
+        [] => return Ok(()),
+        [_] => match inside.iter().find_map(|name| main.last(name)) {
+            None => return Ok(()),
+            Some(at) => (at, "stands outside of http, where nginx does not take it"),
+        },
+        [_, second, ..] => (*second, "there is a second http block"),
     };
-    match main.all("http") {
-        [] => Ok(()),
-        [_] => {
-            let inside = ["server", "upstream", "map", "location", "if"];
-            let outside = inside.iter().find_map(|name| main.last(name));
-            outside.map_or(Ok(()), |at| {
-                fails(at, "stands outside of http, where nginx does not take it")
-            })
-        }
-        [_, second, ..] => fails(second, "there is a second http block"),
-    }
+    Err(Failure::at(&at.place, what))
 }

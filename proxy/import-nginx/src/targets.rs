@@ -3,11 +3,11 @@
 use regex_syntax::hir::literal::Extractor;
 
 use crate::refusals::regex;
+use crate::report::Report;
 use crate::scope::Paths;
 use crate::sites::{ProxiedLocation, Sites};
 use crate::tree::Directive;
 use crate::values::{Piece, pieces};
-use crate::variables::Variables;
 use crate::view::pool_named;
 
 /// Maximum number of paths that are taken from the regular expression of a location; with more, none are taken.
@@ -25,16 +25,11 @@ pub(crate) struct Target<'a> {
     pub(crate) asked: String,
     /// The endpoint's path at the servers.
     pub(crate) path: String,
-    /// The directive that makes the endpoint's path uncertain, and the report line about it.
-    pub(crate) unsure: Option<(&'a Directive, &'static str)>,
     /// True if the endpoint is assumed to be `/mcp` below the location's path, since that path does not look like an endpoint.
     pub(crate) is_guessed: bool,
-    /// The effect of `rewrite` directives on the endpoint's path.
-    pub(crate) rewritten: Rewritten<'a>,
 }
 
 /// The server of a `proxy_pass`, or the servers of the `upstream` that it names.
-#[derive(Clone)]
 pub(crate) enum Servers<'a> {
     /// Address of a single server: `host:port`, or `unix:/path`.
     One(String),
@@ -42,11 +37,11 @@ pub(crate) enum Servers<'a> {
 }
 
 impl Servers<'_> {
-    /// Text that identifies the servers: the address of a single server, or the name of the `upstream`.
-    fn id(&self) -> &str {
+    /// Identifies the servers: true and the name of an `upstream`, or false and the address of a single server.
+    fn id(&self) -> (bool, &str) {
         match self {
-            Self::One(authority) => authority,
-            Self::Pool(pool) => pool.first(),
+            Self::One(authority) => (false, authority),
+            Self::Pool(pool) => (true, pool.first()),
         }
     }
 }
@@ -63,9 +58,7 @@ impl Target<'_> {
 
     /// Returns true if two targets have the same servers, and both or neither use TLS.
     pub(crate) fn is_at_same_servers(&self, other: &Self) -> bool {
-        let same_kind =
-            matches!(self.servers, Servers::One(_)) == matches!(other.servers, Servers::One(_));
-        same_kind && self.encrypted == other.encrypted && self.servers.id() == other.servers.id()
+        self.encrypted == other.encrypted && self.servers.id() == other.servers.id()
     }
 
     /// Returns true if the path is one of the HTTP+SSE transport, which the gateway serves in addition to `/mcp`.
@@ -83,31 +76,31 @@ impl Target<'_> {
     }
 }
 
-/// Finds the target of an exposure (a location that proxies requests).
+/// Finds the target of an exposure (a location that proxies requests), and reports what makes its paths uncertain.
 ///
 /// # Errors
 ///
 /// The reason why the exposure has no target, as a fixed text.
 pub(crate) fn target<'a>(
-    proxied_location: &ProxiedLocation<'a>,
+    location: &ProxiedLocation<'a>,
     pass: &'a Directive,
     sites: &Sites<'a>,
-    variables: &Variables<'a>,
+    report: &mut Report,
 ) -> Result<Target<'a>, &'static str> {
-    let text = resolved(pass.first(), proxied_location, variables).ok_or(
+    let text = resolved(pass.first()).ok_or(
         "which server it is depends on the request: write the servers into upstreams.remote",
     )?;
     let (scheme, rest) = text.split_once("://").ok_or("is no URL")?;
-    let encrypted = match scheme {
-        "http" => false,
-        "https" => true,
-        _ => return Err("only http and https are spoken to servers"),
-    };
+    let encrypted = scheme == "https";
+    if !encrypted && scheme != "http" {
+        return Err("only http and https are spoken to servers");
+    }
     let (authority, uri) = match rest.strip_prefix("unix:") {
         Some(path) => {
-            let (socket, uri) = path
-                .split_once(':')
-                .map_or((path, None), |(socket, uri)| (socket, Some(uri)));
+            let (socket, uri) = match path.split_once(':') {
+                Some((socket, uri)) => (socket, Some(uri)),
+                None => (path, None),
+            };
             (format!("unix:{socket}"), uri)
         }
         None => match rest.find('/') {
@@ -122,15 +115,16 @@ pub(crate) fn target<'a>(
         return Err("has credentials in it: write credentials of the remote server");
     }
     let query = uri.and_then(|uri| uri.split_once('?'));
-    let has_query = query.is_some_and(|(_, query)| !query.is_empty());
+    if query.is_some_and(|(_, query)| !query.is_empty()) {
+        report.plain(pass, "the query may hold a secret, and is left out: write it behind the URL in backends, if the server needs it");
+    }
     let uri = query.map(|(path, _)| path).or(uri);
     let servers = match pool_named(sites, &authority) {
         Some(pool) => Servers::Pool(pool),
         None => Servers::One(authority),
     };
-    let paths = proxied_location.paths.unwrap_or(Paths::Below("/"));
+    let paths = location.paths.unwrap_or(Paths::Below("/"));
     let mut also = Vec::new();
-    let mut unsure = None;
     let (literal, is_whole) = match paths {
         Paths::Matching(pattern) => match all_paths(pattern) {
             Some((first, others)) => {
@@ -138,10 +132,7 @@ pub(crate) fn target<'a>(
                 (first, true)
             }
             None => {
-                unsure = Some((
-                    proxied_location.at,
-                    "paths are no regular expressions: clients get 404 at the paths that it matches, and use /mcp/NAME; or write the paths into aliases",
-                ));
+                report.plain(location.at, "paths are no regular expressions: clients get 404 at the paths that it matches, and use /mcp/NAME; or write the paths into aliases");
                 (literal_beginning(pattern), false)
             }
         },
@@ -156,17 +147,8 @@ pub(crate) fn target<'a>(
         _ => endpoint.as_str(),
     }
     .to_owned();
-    let rewritten = rewritten(proxied_location, &endpoint, &asked);
-    let path = match &rewritten {
-        Rewritten::To(path, _) => path.clone(),
-        Rewritten::No | Rewritten::Elsewhere(_) => path_at_server(&endpoint, &literal, uri),
-    };
-    if has_query {
-        unsure = Some((
-            pass,
-            "the query may hold a secret, and is left out: write it behind the URL in backends, if the server needs it",
-        ));
-    }
+    let path = rewritten(location, &endpoint, &asked, report)
+        .unwrap_or_else(|| path_at_server(&endpoint, &literal, uri));
     Ok(Target {
         encrypted,
         servers,
@@ -174,27 +156,18 @@ pub(crate) fn target<'a>(
         also,
         asked,
         path,
-        unsure,
         is_guessed,
-        rewritten,
     })
 }
 
-/// Replaces variables with a constant value in a URL, and removes variables that only repeat the request's own path. Returns
-/// `None` if the URL has other variables.
-fn resolved<'a>(
-    text: &str,
-    proxied_location: &ProxiedLocation<'a>,
-    variables: &Variables<'a>,
-) -> Option<String> {
+/// Removes variables that only repeat the request's own path from a URL. Returns `None` if the URL has other variables.
+fn resolved(text: &str) -> Option<String> {
     let mut url = String::new();
     for piece in pieces(text) {
         match piece {
             Piece::Text(text) => url.push_str(text),
             Piece::Variable("request_uri" | "uri" | "is_args" | "args") if url.contains("://") => {}
-            Piece::Variable(name) => {
-                url.push_str(variables.constant(name, &proxied_location.scope)?)
-            }
+            Piece::Variable(_) => return None,
         }
     }
     Some(url)
@@ -210,11 +183,9 @@ fn all_paths(pattern: &str) -> Option<(String, Vec<String>)> {
     if !found.is_exact() || literals.len() > PATHS_MAX {
         return None;
     }
-    let mut paths: Vec<_> = literals
-        .iter()
-        .map(|it| std::str::from_utf8(it.as_bytes()).ok())
-        .map(|path| Some(path?.trim_end_matches('/').to_owned()))
-        .collect::<Option<_>>()?;
+    let path = |it| Some(str::from_utf8(it).ok()?.trim_end_matches('/').to_owned());
+    let paths: Option<Vec<_>> = literals.iter().map(|it| path(it.as_bytes())).collect();
+    let mut paths = paths?;
     paths.dedup();
     let mut paths = paths.into_iter();
     Some((paths.next()?, paths.collect()))
@@ -232,10 +203,7 @@ fn literal_beginning(pattern: &str) -> String {
     if rest[end..].starts_with(['?', '*', '{']) {
         literal = &literal[..literal.len().saturating_sub(1)];
     }
-    match literal {
-        "" => "/".to_owned(),
-        literal => literal.to_owned(),
-    }
+    if literal.is_empty() { "/" } else { literal }.to_owned()
 }
 
 /// Guesses the path of the endpoint for clients: the location's path if it is exact or named after MCP, otherwise `/mcp` below
@@ -258,10 +226,7 @@ fn endpoint(is_whole: bool, literal: &str, uri: Option<&str>) -> String {
 /// matches.
 fn path_at_server(endpoint: &str, literal: &str, uri: Option<&str>) -> String {
     let Some(uri) = uri else {
-        return match endpoint {
-            "" => "/".to_owned(),
-            endpoint => endpoint.to_owned(),
-        };
+        return if endpoint.is_empty() { "/" } else { endpoint }.to_owned();
     };
     let path = match endpoint.strip_prefix(literal) {
         Some(rest) => format!("{uri}{rest}"),
@@ -271,43 +236,33 @@ fn path_at_server(endpoint: &str, literal: &str, uri: Option<&str>) -> String {
     path.replace("//", "/")
 }
 
-/// The effect of the `rewrite` directives that apply to a request.
-pub(crate) enum Rewritten<'a> {
-    No,
-    /// The server receives requests under this path.
-    To(String, &'a Directive),
-    /// The effect is not known: nginx may choose another location for the request, or the path at the server is unknown.
-    Elsewhere(&'a Directive),
-}
-
-/// Determines the effect of `rewrite` directives on an endpoint. After a rewrite in the server, or one in a location without
-/// `break`, nginx chooses a location again, which may refuse the request.
-fn rewritten<'a>(
-    proxied_location: &ProxiedLocation<'a>,
+/// Returns the path that a location's own `rewrite … break` makes of the endpoint; `None` if there is none. Reports all others:
+/// after a rewrite in the server, or one in a location without `break`, nginx chooses a location again, which may refuse the
+/// request.
+fn rewritten(
+    location: &ProxiedLocation<'_>,
     endpoint: &str,
     asked: &str,
-) -> Rewritten<'a> {
+    report: &mut Report,
+) -> Option<String> {
     // For a location with a regular expression the endpoint's path is a guess, so that every rewrite may match it.
-    let guessed = matches!(proxied_location.paths, Some(Paths::Matching(_)));
-    let leaves = |rewrite: &Directive| {
-        let pattern = regex(rewrite.first(), false);
-        pattern.is_some_and(|it| !guessed && !it.is_match(endpoint) && !it.is_match(asked))
-    };
-    let of_server = proxied_location.scope.server.iter();
-    let mut of_server = of_server.flat_map(|level| level.all("rewrite"));
-    if let Some(rewrite) = of_server.find(|it| !leaves(it)) {
-        return Rewritten::Elsewhere(rewrite);
+    let is_guess = matches!(location.paths, Some(Paths::Matching(_)));
+    let mut path = None;
+    let is_own = |rewrite: &Directive| location.scope.own().any(|it| std::ptr::eq(it, rewrite));
+    for rewrite in location.scope.of_server_and_own("rewrite") {
+        let leaves = regex(rewrite.first(), false)
+            .is_some_and(|it| !is_guess && !it.is_match(endpoint) && !it.is_match(asked));
+        if leaves {
+            report.plain(rewrite, "paths are not rewritten: see that the path in backends is that of the MCP endpoint");
+            continue;
+        }
+        let to = replaced(rewrite, endpoint).or_else(|| replaced(rewrite, asked));
+        path = to.filter(|_| is_own(rewrite) && rewrite.has("break") && path.is_none());
+        if path.is_none() {
+            report.security(rewrite, "paths are not rewritten, and requests may come to other rules in nginx: see that the path in backends is right, and that clients are asked for no less");
+        }
     }
-    let own = proxied_location.scope.levels.last();
-    let mut own = own.into_iter().flat_map(|level| level.all("rewrite"));
-    let Some(rewrite) = own.find(|it| !leaves(it)) else {
-        return Rewritten::No;
-    };
-    let to = replaced(rewrite, endpoint).or_else(|| replaced(rewrite, asked));
-    match to.filter(|_| rewrite.has("break")) {
-        Some(to) => Rewritten::To(to, rewrite),
-        None => Rewritten::Elsewhere(rewrite),
-    }
+    path
 }
 
 /// Returns the path that `rewrite` makes of a path; `None` if its pattern does not match, or its replacement has variables.

@@ -101,13 +101,20 @@ pub struct Failure {
     pub(crate) what: String,
 }
 
+impl Failure {
+    pub(crate) fn at(place: &DirectivePosition, what: impl Into<String>) -> Self {
+        let (place, what) = (place.clone(), what.into());
+        Self { place, what }
+    }
+}
+
 /// Reader of included files, for the parser.
 pub(crate) trait Includes {
     /// Reads the directives that replace an `include`. `depth` is the number of blocks around it.
     fn include(&mut self, include: &Directive, depth: usize) -> Result<Vec<Directive>, Failure>;
 
-    /// Counts a directive; returns an error if there are too many.
-    fn count(&mut self, place: &DirectivePosition) -> Result<(), Failure>;
+    /// The number of directives that may still be read.
+    fn left(&mut self) -> &mut usize;
 }
 
 /// A block whose closing brace has not been read yet: its directive, and the content read so far.
@@ -131,16 +138,8 @@ pub(crate) fn parse(
         file: Arc::clone(file),
         line,
     };
-    let fails = |line, what: &str| {
-        Err(Failure {
-            place: at(line),
-            what: what.to_owned(),
-        })
-    };
-    let failure = |SyntaxError { line, what }| Failure {
-        place: at(line),
-        what,
-    };
+    let fails = |line, what: &str| Err(Failure::at(&at(line), what));
+    let failure = |error: SyntaxError| Failure::at(&at(error.line), error.what);
     let mut lexer = Lexer::new(text);
     let mut opened: Vec<OpenBlock> = Vec::new();
     let mut block: Vec<Directive> = Vec::new();
@@ -157,27 +156,27 @@ pub(crate) fn parse(
                 words.push(Word(word));
                 continue;
             }
+            TokenKind::End if !words.is_empty() => {
+                return fails(begun, "the file ends before the \";\" of this directive");
+            }
             TokenKind::End => {
-                if !words.is_empty() {
-                    return fails(begun, "the file ends before the \";\" of this directive");
-                }
-                return match opened.pop() {
+                return match opened.pop().map(|open| open.directive.place.line) {
                     None => Ok(block),
-                    Some(open) => fails(
-                        open.directive.place.line,
-                        "the file ends before the \"}\" of this block",
-                    ),
+                    Some(line) => fails(line, "the file ends before the \"}\" of this block"),
                 };
             }
+            TokenKind::Close if !words.is_empty() => {
+                return fails(begun, "a \"}\" stands before the \";\" of this directive");
+            }
             TokenKind::Close => {
-                if !words.is_empty() {
-                    return fails(begun, "a \"}\" stands before the \";\" of this directive");
-                }
-                let Some(open) = opened.pop() else {
+                let Some(OpenBlock {
+                    mut directive,
+                    before,
+                }) = opened.pop()
+                else {
                     return fails(line, "a \"}\" closes no block");
                 };
-                let mut directive = open.directive;
-                directive.block = Some(std::mem::replace(&mut block, open.before));
+                directive.block = Some(std::mem::replace(&mut block, before));
                 block.push(directive);
                 continue;
             }
@@ -198,7 +197,11 @@ pub(crate) fn parse(
             table,
             place: at(begun),
         };
-        includes.count(&directive.place)?;
+        let left = includes.left();
+        *left = match left.checked_sub(1) {
+            Some(left) => left,
+            None => return fails(begun, "the configuration has too many directives"),
+        };
         if token.kind == TokenKind::Open {
             if directive.name().ends_with("_by_lua_block") {
                 lexer.skip_lua().map_err(failure)?;
@@ -224,21 +227,21 @@ pub(crate) fn parse(
 pub(crate) mod tests {
     use super::*;
 
-    struct NoFiles;
+    struct NoFiles(usize);
 
     impl Includes for NoFiles {
         fn include(&mut self, _: &Directive, _: usize) -> Result<Vec<Directive>, Failure> {
             Ok(Vec::new())
         }
 
-        fn count(&mut self, _: &DirectivePosition) -> Result<(), Failure> {
-            Ok(())
+        fn left(&mut self) -> &mut usize {
+            &mut self.0
         }
     }
 
     /// Parses a text that contains no `include`.
     pub(crate) fn parsed(text: &str) -> Result<Vec<Directive>, Failure> {
-        parse(text, &"nginx.conf".into(), 0, &mut NoFiles)
+        parse(text, &"nginx.conf".into(), 0, &mut NoFiles(usize::MAX))
     }
 
     #[test]

@@ -5,16 +5,15 @@ use std::time::Duration;
 
 /// Parses a size such as `10m`, `8k` or `512`; returns a number of bytes.
 pub(crate) fn size(text: &str) -> Option<u64> {
-    let (digits, unit) = match text.strip_suffix(['k', 'K']) {
-        Some(digits) => (digits, 1024),
-        None => match text.strip_suffix(['m', 'M']) {
-            Some(digits) => (digits, 1024 * 1024),
-            None => match text.strip_suffix(['g', 'G']) {
-                Some(digits) => (digits, 1024 * 1024 * 1024),
-                None => (text, 1),
-            },
-        },
-    };
+    let units = [
+        (['k', 'K'], 1 << 10),
+        (['m', 'M'], 1 << 20),
+        (['g', 'G'], 1 << 30),
+    ];
+    let mut sizes = units
+        .iter()
+        .filter_map(|(unit, size)| Some((text.strip_suffix(*unit)?, *size)));
+    let (digits, unit) = sizes.next().unwrap_or((text, 1));
     number(digits)?.checked_mul(unit)
 }
 
@@ -114,6 +113,14 @@ pub(crate) fn pieces(text: &str) -> Vec<Piece<'_>> {
     pieces
 }
 
+/// Iterates over the names of the variables in a text.
+pub(crate) fn variables_in(text: &str) -> impl Iterator<Item = &str> {
+    pieces(text).into_iter().filter_map(|piece| match piece {
+        Piece::Variable(name) => Some(name),
+        Piece::Text(_) => None,
+    })
+}
+
 /// Returns the variable's name if the text consists of one variable and nothing else.
 pub(crate) fn only_variable(text: &str) -> Option<&str> {
     match pieces(text)[..] {
@@ -124,9 +131,7 @@ pub(crate) fn only_variable(text: &str) -> Option<&str> {
 
 /// Returns true if a text contains no variable.
 pub(crate) fn is_literal(text: &str) -> bool {
-    pieces(text)
-        .iter()
-        .all(|piece| matches!(piece, Piece::Text(_)))
+    variables_in(text).next().is_none()
 }
 
 /// Returns true if a value is the path of a file. False if it is the certificate or key itself (`data:`), or a reference to an

@@ -9,7 +9,6 @@ use std::collections::BTreeSet;
 use tooldock_base::names::NamespaceName;
 
 use crate::gateway_rules::GatewayRules;
-use crate::guards::Token;
 use crate::report::Report;
 use crate::rules::Rules;
 use crate::sites::{ProxiedLocation, Sites};
@@ -21,7 +20,7 @@ pub(crate) struct View<'a> {
     pub(crate) gateway: &'a GatewayRules,
     pub(crate) sites: Sites<'a>,
     pub(crate) variables: Variables<'a>,
-    /// The conditions of each proxied location, in the order of `sites.proxied_locations`.
+    /// The conditions of each proxied location, in the order of `sites.locations`.
     pub(crate) rules: Vec<Rules<'a>>,
     /// The namespace of each proxied location; `None` if no namespace of the gateway corresponds to it.
     pub(crate) names: Vec<Option<NamespaceName>>,
@@ -35,16 +34,8 @@ pub(crate) fn pool_named<'a>(sites: &Sites<'a>, name: &str) -> Option<&'a Direct
 
 impl<'a> View<'a> {
     /// Iterates over the proxied locations, each with its conditions.
-    pub(crate) fn proxied_locations(
-        &self,
-    ) -> impl Iterator<Item = (&ProxiedLocation<'a>, &Rules<'a>)> {
-        self.sites.proxied_locations.iter().zip(&self.rules)
-    }
-
-    /// Iterates over the tokens that any location admits.
-    pub(crate) fn tokens(&self) -> impl Iterator<Item = &Token<'a>> {
-        let rules = self.rules.iter().filter_map(|it| it.tokens.as_ref());
-        rules.flat_map(|(tokens, _)| tokens)
+    pub(crate) fn locations(&self) -> impl Iterator<Item = (&ProxiedLocation<'a>, &Rules<'a>)> {
+        self.sites.locations.iter().zip(&self.rules)
     }
 
     /// Returns the namespaces of all proxied locations.
@@ -60,20 +51,13 @@ impl<'a> View<'a> {
         what: &str,
         value: impl Fn(&ProxiedLocation<'a>) -> Option<(T, &'a Directive)>,
     ) -> Option<(T, &'a Directive)> {
-        let found: Vec<_> = self
-            .sites
-            .proxied_locations
-            .iter()
-            .filter_map(value)
-            .collect();
+        let found: Vec<_> = self.sites.locations.iter().filter_map(value).collect();
         let (least, at) = *found.iter().min_by_key(|(value, _)| *value)?;
         for (other, directive) in found {
             if other != least {
                 let place = &at.place;
-                report.plain(
-                    directive,
-                    format!("{what} is one for all: the smaller value of {place} is taken"),
-                );
+                let why = format!("{what} is one for all: the smaller value of {place} is taken");
+                report.plain(directive, why);
             }
         }
         Some((least, at))

@@ -4,6 +4,8 @@ use std::fmt::Write;
 
 use tooldock_base::yaml::{self, Value};
 
+use crate::tree::Directive;
+
 /// A YAML value whose entries may have comments.
 #[derive(Clone)]
 pub(crate) enum Node {
@@ -39,6 +41,16 @@ impl Item {
     }
 }
 
+impl<const N: usize> From<[(&str, Node); N]> for Map {
+    fn from(entries: [(&str, Node); N]) -> Self {
+        let mut map = Self::default();
+        for (key, node) in entries {
+            map.add(key, node);
+        }
+        map
+    }
+}
+
 impl Map {
     /// Adds a key without a comment. A key whose value is an empty map is not added.
     pub(crate) fn add(&mut self, key: &str, node: impl Into<Node>) {
@@ -63,6 +75,18 @@ impl Map {
         });
     }
 
+    /// Adds a key with the position of the nginx directive from which it comes as its comment.
+    pub(crate) fn add_at(&mut self, key: &str, node: impl Into<Node>, at: &Directive) {
+        self.add_with(key, node, at.place.to_string());
+    }
+
+    /// Adds a list without a comment, unless it is empty.
+    pub(crate) fn add_list(&mut self, key: &str, items: Vec<Item>) {
+        if !items.is_empty() {
+            self.add(key, Node::List(items));
+        }
+    }
+
     /// Returns true if the map has this key.
     pub(crate) fn has(&self, key: &str) -> bool {
         self.0.iter().any(|entry| entry.key == key)
@@ -75,26 +99,28 @@ impl Map {
     /// Returns the YAML text, with comments.
     pub(crate) fn to_yaml(&self) -> String {
         let mut text = String::new();
-        self.write(&mut text, 0, true);
-        text
-    }
-
-    /// Returns the YAML text, without comments.
-    pub(crate) fn bare(&self) -> String {
-        let mut text = String::new();
         self.write(&mut text, 0, false);
         text
     }
 
-    fn write(&self, text: &mut String, indent: usize, comments: bool) {
-        for entry in &self.0 {
-            if comments {
-                comment(text, indent, &entry.comment);
+    /// Returns the YAML value, without comments.
+    pub(crate) fn value(&self) -> Value {
+        yaml::from_str(&self.to_yaml()).unwrap_or_default()
+    }
+
+    /// Writes the keys. The first key of a list entry has the dash before it, below its comment.
+    fn write(&self, text: &mut String, indent: usize, is_item: bool) {
+        for (index, entry) in self.0.iter().enumerate() {
+            comment(text, indent, &entry.comment);
+            if is_item && index == 0 {
+                pad(text, indent - 2);
+                text.push_str("- ");
+            } else {
+                pad(text, indent);
             }
-            pad(text, indent);
             text.push_str(&scalar(&Value::from(entry.key.as_str())));
             text.push(':');
-            entry.node.write_after(text, indent, comments);
+            entry.node.write_after(text, indent);
         }
     }
 }
@@ -109,7 +135,7 @@ impl Node {
     }
 
     /// Writes the value of a key: after it on the same line, or indented on the next lines.
-    fn write_after(&self, text: &mut String, indent: usize, comments: bool) {
+    fn write_after(&self, text: &mut String, indent: usize) {
         match self {
             Self::Scalar(value) => {
                 // Writing to a string cannot fail.
@@ -118,12 +144,12 @@ impl Node {
             Self::List(items) if items.is_empty() => text.push_str(" []\n"),
             Self::Map(map) => {
                 text.push('\n');
-                map.write(text, indent + 2, comments);
+                map.write(text, indent + 2, false);
             }
             Self::List(items) => {
                 text.push('\n');
                 for item in items {
-                    item.write(text, indent + 2, comments);
+                    item.write(text, indent + 2);
                 }
             }
         }
@@ -131,37 +157,14 @@ impl Node {
 }
 
 impl Item {
-    fn write(&self, text: &mut String, indent: usize, comments: bool) {
-        if comments {
-            comment(text, indent, &self.comment);
-        }
+    fn write(&self, text: &mut String, indent: usize) {
+        comment(text, indent, &self.comment);
         match &self.node {
             Node::Scalar(value) => {
                 pad(text, indent);
                 let _ = writeln!(text, "- {}", scalar(value));
             }
-            Node::Map(map) if map.is_empty() => {
-                pad(text, indent);
-                text.push_str("- {}\n");
-            }
-            Node::Map(map) => {
-                let mut inner = String::new();
-                map.write(&mut inner, indent + 2, comments);
-                // The dash of the list entry goes before the first key, not before the comment lines above that key.
-                let mut dashed = false;
-                for line in inner.lines() {
-                    let is_comment = line.trim_start().starts_with('#');
-                    if dashed || is_comment {
-                        text.push_str(line);
-                    } else {
-                        pad(text, indent);
-                        text.push_str("- ");
-                        text.push_str(line.trim_start());
-                        dashed = true;
-                    }
-                    text.push('\n');
-                }
-            }
+            Node::Map(map) => map.write(text, indent + 2, true),
             // Lists of lists are not written, as no key of the gateway's configuration has one.
             Node::List(_) => {}
         }
@@ -241,11 +244,7 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("# the list\nlist:\n  # an item\n    # first\n    # second\n  - name: on\n    rate: 5\n"), "{text}");
-        assert_eq!(
-            yaml::from_str::<Value>(&map.bare()).expect("yaml"),
-            expected
-        );
-        assert!(!map.bare().contains('#') || map.bare().contains("#c"));
+        assert_eq!(map.value(), expected);
     }
 
     #[test]

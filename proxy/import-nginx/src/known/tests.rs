@@ -46,7 +46,7 @@ fn each_name_stands_in_one_list() {
     let mut names: Vec<_> = MAPPED
         .iter()
         .chain(FINE)
-        .chain(PLAIN.iter().map(|(name, _)| name))
+        .chain(PLAIN.iter().flat_map(|(names, _)| *names))
         .collect();
     let all = names.len();
     names.sort();

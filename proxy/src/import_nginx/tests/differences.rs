@@ -37,10 +37,6 @@ fn pages_of_the_servers_themselves_may_call_and_others_are_told() {
             "listen 80; server_name .b.example *.c.example ~^d;",
             "[http://b.example]",
         ),
-        (
-            "listen 80; server_name _; if ($host != e.example) { return 444; }",
-            "[http://e.example]",
-        ),
         ("listen 80; server_name _;", "[]"),
         ("listen unix:/run/x.sock; server_name a.example;", "[]"),
     ] {

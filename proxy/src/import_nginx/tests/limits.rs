@@ -3,69 +3,6 @@
 use super::*;
 
 #[test]
-fn a_rate_that_is_counted_by_a_map_is_carried_over_or_told() {
-    let rate = |map: &str| {
-        front(
-            &format!("{map} limit_req_zone $key zone=z:1m rate=5r/s;"),
-            "limit_req zone=z;",
-            "",
-        )
-    };
-    for (map, expected) in [
-        (
-            "map $http_authorization $key { default ''; 'Bearer tok1' a; 'Bearer tok2' b; }",
-            "[{key:principal,rate:5,burst:1}]",
-        ),
-        (
-            "map $http_x $key { default $http_authorization; vip ''; }",
-            "[{key:principal,rate:5,burst:1}]",
-        ),
-    ] {
-        let outcome = rate(map);
-        assert!(!outcome.security, "{map}: {:#?}", outcome.lines);
-        assert_eq!(at(&outcome, "admission.rate_limits"), expected, "{map}");
-    }
-    for map in [
-        "geo $near { default 0; 10.0.0.0/8 1; } map $near $key { 0 $binary_remote_addr; 1 ''; }",
-        // Not one per principal: a client with many tokens has one address.
-        "map $http_authorization $key { default $binary_remote_addr; 'Bearer vip' ''; }",
-    ] {
-        let outcome = rate(map);
-        assert!(!outcome.security, "{map}: {:#?}", outcome.lines);
-        assert_eq!(at(&outcome, "admission.flood"), "{rate:5,burst:1}", "{map}");
-        assert!(
-            outcome.differs(&[
-                "limit_req_zone: ",
-                "does not count requests whose value is empty"
-            ]),
-            "{map}: {:#?}",
-            outcome.differences
-        );
-    }
-    for map in [
-        // Several clients are counted together.
-        "map $http_authorization $key { default ''; 'Bearer tok1' team; 'Bearer tok2' team; }",
-        "map $http_authorization $key { default all; }",
-        "map $http_authorization $key { default ''; ~^Bearer team; }",
-        "map $http_authorization $key { default ''; '~^Bearer (?<who>.)' $who; }",
-        "map $http_authorization $key { default $http_x_tenant; }",
-        "map $http_authorization $key { default $binary_remote_addr; 'Bearer tok1' a; }",
-        "map $http_authorization $key { default $binary_remote_addr$uri; }",
-        "map $http_x_tenant $key { default ''; a a; }",
-        "map $http_authorization$uri $key { default ''; a a; }",
-        "map $http_authorization $key { default $binary_remote_addr; } server { listen 81; set $key ''; }",
-        "set_real_ip_from 10.0.0.1; real_ip_header X-Forwarded-For; map $uri $key { default $realip_remote_addr; }",
-    ] {
-        let outcome = rate(map);
-        assert!(
-            outcome.says(&["limit_req_zone: security: ", "counts by is none"]),
-            "{map}: {:#?}",
-            outcome.lines
-        );
-    }
-}
-
-#[test]
 fn a_rate_by_the_names_that_a_map_gives_to_tokens_counts_by_principal() {
     let rate = |map: &str, condition: &str| {
         front(
@@ -74,33 +11,14 @@ fn a_rate_by_the_names_that_a_map_gives_to_tokens_counts_by_principal() {
             "",
         )
     };
-    let tokens = "'Bearer 0d4b31aa77f0' ci; 'Bearer 77aa02c3d9' desk;";
     for (lines, condition) in [
         (
-            format!("default ''; {tokens}"),
+            "default ''; 'Bearer 0d4b31aa77f0' ci; 'Bearer 77aa02c3d9' desk;",
             "if ($client = '') { return 401; }",
         ),
         (
-            format!("default -; {tokens}"),
-            "if ($client = -) { return 401; }",
-        ),
-        (
-            format!("default ''; '' none; {tokens}"),
+            "default ''; 'Bearer 0d4b31aa77f0' 1001; 'Bearer 77aa02c3d9' 'build bot';",
             "if ($ok = 0) { return 401; }",
-        ),
-        // Clients of the pattern are not let in.
-        (
-            format!("default ''; {tokens} '~^Bearer svc-[a-z]+$' service;"),
-            "if ($client = '') { return 401; }",
-        ),
-        // Both tokens are of one principal, as they are of one client in nginx.
-        (
-            format!("default ''; {tokens} 'Bearer 91cc55d0e2' desk;"),
-            "if ($client = '') { return 401; }",
-        ),
-        (
-            "default ''; 'Bearer 0d4b31aa77f0' 1001; 'Bearer 77aa02c3d9' 'build bot';".to_owned(),
-            "if ($client = '') { return 401; }",
         ),
     ] {
         let outcome = rate(
@@ -109,45 +27,107 @@ fn a_rate_by_the_names_that_a_map_gives_to_tokens_counts_by_principal() {
             ),
             condition,
         );
-        assert_eq!(
-            at(&outcome, "admission.rate_limits"),
-            "[{key:principal,rate:5,burst:1}]",
-            "{lines}: {:#?}",
-            outcome.lines
-        );
-        let is_refused = outcome.says(&["limit_req_zone"]);
-        assert!(!is_refused, "{lines}: {:#?}", outcome.lines);
+        let limits = at(&outcome, "admission.rate_limits");
+        assert_eq!(limits, "[{key:principal,rate:5,burst:1}]", "{lines}");
+        assert!(!outcome.security, "{lines}: {:#?}", outcome.lines);
     }
-    // The clients that the map does not name are counted together in nginx.
-    let other = "map $http_authorization $ok { default 0; 'Bearer 0d4b31aa77f0' 1; 'Bearer 91cc55d0e2' 1; 'Bearer 3c9909afec' 1; }";
-    for lines in [
-        format!("default others; {tokens}"),
-        format!("default ''; {tokens} ~^Bearer others;"),
+}
+
+#[test]
+fn a_zone_that_counts_by_more_than_an_address_a_principal_or_a_namespace_is_listed() {
+    for (map, key) in [
+        ("", "$binary_remote_addr$server_name"),
+        ("", "$http_x_tenant"),
+        ("", "$server_name:$http_authorization"),
+        // Some clients are exempt, or counted together.
+        (
+            "geo $near { default 0; 10.0.0.0/8 1; } map $near $key { 0 $binary_remote_addr; 1 ''; }",
+            "$key",
+        ),
+        (
+            "map $http_authorization $key { default $binary_remote_addr; 'Bearer vip' ''; }",
+            "$key",
+        ),
+        (
+            "map $http_x $key { default $http_authorization; vip ''; }",
+            "$key",
+        ),
+        (
+            "map $http_authorization $key { default ''; 'Bearer tok1' team; 'Bearer tok2' team; }",
+            "$key",
+        ),
+        (
+            "map $http_authorization $key { default ''; 'Bearer tok1' a; 'Bearer tok2' ''; }",
+            "$key",
+        ),
+        (
+            "map $http_authorization $key { default -; 'Bearer tok1' a; }",
+            "$key",
+        ),
+        (
+            "map $http_authorization $key { default ''; '' none; 'Bearer tok1' a; }",
+            "$key",
+        ),
+        ("map $http_authorization $key { default all; }", "$key"),
+        (
+            "map $http_authorization $key { default ''; ~^Bearer team; }",
+            "$key",
+        ),
+        (
+            "map $http_authorization $key { default ''; '~^Bearer (?<who>.)' $who; }",
+            "$key",
+        ),
+        (
+            "map $http_authorization $key { default $binary_remote_addr; 'Bearer tok1' a; }",
+            "$key",
+        ),
+        ("map $http_x_tenant $key { default ''; a a; }", "$key"),
+        (
+            "map $http_authorization$uri $key { default ''; a a; }",
+            "$key",
+        ),
+        (
+            "map $http_authorization $key { default ''; 'Bearer tok1' a; } server { listen 81; set $key ''; }",
+            "$key",
+        ),
     ] {
-        let map = format!("map $http_authorization $client {{ {lines} }} {other}");
-        let outcome = rate(&map, "if ($ok = 0) { return 401; }");
-        assert!(
-            outcome.says(&["limit_req_zone: security: ", "counts by is none"]),
-            "{lines}: {:#?}",
-            outcome.lines
-        );
-    }
-    // The limit is refused also if another map, used in a header or not, gives these clients names.
-    for sent in ["", "proxy_set_header X-Role $role;"] {
-        let outcome = front(
-            &format!(
-                "map $http_authorization $client {{ default others; {tokens} }}
-                 map $http_authorization $role {{ default ''; 'Bearer 0d4b31aa77f0' worker; 'Bearer 91cc55d0e2' admin; 'Bearer 3c9909afec' desk; }}
-                 limit_req_zone $client zone=z:1m rate=5r/s;"
+        for (zone, limit) in [
+            (
+                format!("limit_req_zone {key} zone=z:1m rate=5r/s;"),
+                "limit_req zone=z;",
             ),
-            "if ($role = '') { return 401; } limit_req zone=z;",
-            sent,
-        );
-        assert!(
-            outcome.says(&["limit_req_zone: security: ", "counts by is none"]),
-            "{sent}: {:#?}",
-            outcome.lines
-        );
+            (
+                format!("limit_conn_zone {key} zone=z:1m;"),
+                "limit_conn z 5;",
+            ),
+        ] {
+            let outcome = front(&format!("{map} {zone}"), limit, "");
+            assert!(
+                outcome.says(&["security: ", "counts by is none"]),
+                "{map} {zone}: {:#?}",
+                outcome.lines
+            );
+            let admission = at(&outcome, "admission");
+            assert!(
+                !admission.contains("rate") && !admission.contains("limits"),
+                "{admission}"
+            );
+        }
+    }
+}
+
+#[test]
+fn limits_that_refuse_nothing_in_nginx_are_in_force_and_listed() {
+    let outcome = front(
+        "limit_req_zone $remote_addr zone=z:1m rate=5r/s; limit_conn_zone $remote_addr zone=c:1m;",
+        "limit_req zone=z; limit_req_dry_run on; limit_conn c 5; limit_conn_dry_run on;",
+        "",
+    );
+    assert_eq!(at(&outcome, "admission.flood"), "{rate:5,burst:1}");
+    let concurrency = at(&outcome, "admission.limits.concurrency");
+    assert_eq!(concurrency, "{per_address:5}");
+    for name in ["limit_req_dry_run: ", "limit_conn_dry_run: "] {
+        assert!(outcome.says(&[name, "in force here"]), "{name}");
     }
 }
 
