@@ -97,8 +97,8 @@ pub(super) fn is_remote(namespace: &Namespace) -> bool {
     matches!(namespace.upstream, UpstreamKind::Remote(_))
 }
 
-/// Answers the message of a body in pass-through mode, in either era. Returns `None` if client mode must answer it. `message`:
-/// `None` for a batch.
+/// Answers the message of a body for a remote server ([`is_remote`]) in pass-through mode, in either era. Returns `None` if client
+/// mode must answer it. `message`: `None` for a batch.
 pub(super) async fn answer(
     core: &Arc<Core>,
     cx: &CallContext<'_>,

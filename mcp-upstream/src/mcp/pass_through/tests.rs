@@ -6,6 +6,7 @@ use bytes::Bytes;
 use futures_util::{FutureExt as _, StreamExt};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use serde_json::{Value, json};
+use tooldock_base::config::PinMode;
 use tooldock_servers::http::port::{BodyError, SendErrorKind};
 use tooldock_sessions::caller::Caller;
 use tooldock_sessions::testing::caller;
@@ -410,6 +411,20 @@ async fn a_session_leaves_a_backend_that_was_removed_though_that_still_finishes_
         let calls = |at: usize| house.pool.backends[at].messages("tools/call").len();
         assert_eq!([calls(0), calls(1)], [stays, 1 - stays], "{stateful}");
     }
+}
+
+#[tokio::test]
+async fn a_session_ends_for_messages_and_batches_when_a_reload_ends_pass_through_mode() {
+    let house = house(1, |_| {});
+    let session = house.open().await;
+    let mut pinned = remote("search", |_| {});
+    pinned.limits.pins = PinMode::Enforce;
+    house.harness.publish(vec![pinned]);
+    for body in [CALL.to_owned(), format!("[{CALL}]")] {
+        let (status, refused) = house.post(&session, &body).await;
+        assert_eq!(status, StatusCode::NOT_FOUND, "{refused}");
+    }
+    assert_eq!(house.pool.sent("tools/call"), 0);
 }
 
 #[tokio::test]

@@ -8,7 +8,6 @@ use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, Weak};
 
-use bytes::Bytes;
 use http::header::LOCATION;
 use http::{Request, Response};
 use oauth2::{AsyncHttpClient, HttpRequest, HttpResponse};
