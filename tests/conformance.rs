@@ -135,9 +135,9 @@ const TASKS: [(&[&str], usize); 9] = [
 
 /// Scenarios of the skills extension, and how many checks they have.
 const SKILLS: [(&[&str], usize); 3] = [
-    (&["--scenario", "sep-2640-skills-enumeration"], 1),
-    (&["--scenario", "sep-2640-skills-manifest"], 1),
-    (&["--scenario", "sep-2640-skills-directory"], 1),
+    (&["--scenario", "sep-2640-skills-enumeration"], 32),
+    (&["--scenario", "sep-2640-skills-manifest"], 6),
+    (&["--scenario", "sep-2640-skills-directory"], 7),
 ];
 
 /// The kind of server with the suite's contract behind the gateway.

@@ -241,6 +241,9 @@ mod tests {
             call(buffer, 3, &asked(get, None));
             let params = Bytes::from_static(b"{\"ref\":{}}");
             call(buffer, 4, &asked(Operation::Complete { params }, None));
+            let uri = Some("skill://a/SKILL.md".into());
+            call(buffer, 5, &asked(Operation::ListSkills { uri: None }, None));
+            call(buffer, 6, &asked(Operation::ListSkills { uri }, None));
         });
         assert_eq!(
             written,
@@ -249,6 +252,8 @@ mod tests {
                 r#"{"id":2,"op":"resources.read","uri":"a://\"b\"","caller":{"era": "legacy"}}"#,
                 r#"{"id":3,"op":"prompts.get","prompt":"p","arguments":{"a":"1"}}"#,
                 r#"{"id":4,"op":"completion.complete","params":{"ref":{}}}"#,
+                r#"{"id":5,"op":"skills.list"}"#,
+                r#"{"id":6,"op":"skills.list","uri":"skill://a/SKILL.md"}"#,
             ]
         );
     }
