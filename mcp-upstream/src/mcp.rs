@@ -151,19 +151,13 @@ async fn posted<'a>(
                 members,
             };
             let prepared = tasks::prepare_with_tasks(core, &cx, request);
-            let prepared = prepared.await.map_err(refused)?;
-            match prepared {
+            match prepared.await.map_err(refused)? {
                 RequestOrWait::Request(PreparedRequest::Response(answer)) => {
                     Ok(Reply::json(StatusCode::OK, answer))
                 }
-                RequestOrWait::Request(PreparedRequest::Call(call)) => {
-                    let answer = call::answer(core, &cx, id, call);
-                    Box::pin(answer).await.map_err(refused)
-                }
-                RequestOrWait::Wait(wait) => {
-                    let answer = exchange::wait(core, &cx, id, wait);
-                    Box::pin(answer).await.map_err(refused)
-                }
+                work => Box::pin(answered(core, &cx, id, work))
+                    .await
+                    .map_err(refused),
             }
         }
         Body::One(Message::Notification { method, members }) => {
@@ -178,6 +172,24 @@ async fn posted<'a>(
             one_way::answered(&cx, id, *outcome, members)?;
             Ok(Reply::empty(StatusCode::ACCEPTED))
         }
+    }
+}
+
+/// Answers a request that was prepared, after its call or its wait for a task.
+async fn answered(
+    core: &Arc<Core>,
+    cx: &CallContext<'_>,
+    id: &str,
+    prepared: RequestOrWait,
+) -> Result<Reply, RequestError> {
+    match prepared {
+        RequestOrWait::Request(PreparedRequest::Response(answer)) => {
+            Ok(Reply::json(StatusCode::OK, answer))
+        }
+        RequestOrWait::Request(PreparedRequest::Call(call)) => {
+            call::answer(core, cx, id, call).await
+        }
+        RequestOrWait::Wait(wait) => Box::pin(exchange::wait(core, cx, id, wait)).await,
     }
 }
 

@@ -82,7 +82,8 @@ pub(super) async fn answer(
     match (found, id) {
         (Some(found), _) if method == TaskMethod::Result => {
             let (core, owner) = (Arc::clone(core), owner(cx));
-            Ok(Some(RequestOrWait::Wait(TaskWait { core, owner, found })))
+            let wait = TaskWait { core, owner, found };
+            Ok(Some(RequestOrWait::Wait(Box::new(wait))))
         }
         (Some(found), _) => {
             let answer = about(&core.tasks, cx, request, (method, found)).await?;
