@@ -119,7 +119,7 @@ pub(super) async fn wait(
     core: &Arc<Core>,
     cx: &CallContext<'_>,
     id: &str,
-    wait: Box<TaskWait>,
+    wait: TaskWait,
 ) -> Result<Reply, RequestError> {
     let mut exchange = Exchange::new(core, cx);
     exchange.wait(cx, id, wait);
@@ -173,7 +173,7 @@ impl Exchange {
         self.calls.add(call);
     }
 
-    fn wait(&mut self, cx: &CallContext<'_>, id: &str, wait: Box<TaskWait>) {
+    fn wait(&mut self, cx: &CallContext<'_>, id: &str, wait: TaskWait) {
         self.owe(id);
         let post = self.post.get_or_insert_with(|| Arc::new(AwaitingPost));
         let call = StreamedCall::waiting(cx, id, wait, post, &self.refused);

@@ -79,8 +79,8 @@ pub(crate) struct Tasks {
 pub(crate) enum RequestOrWait {
     /// A response or a call.
     Request(PreparedRequest),
-    /// A wait for the end of a task of the gateway. It is boxed, since few requests are waits.
-    Wait(Box<TaskWait>),
+    /// A wait for the end of a task of the gateway.
+    Wait(TaskWait),
 }
 
 impl From<Vec<u8>> for RequestOrWait {

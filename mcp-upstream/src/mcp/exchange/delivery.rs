@@ -61,7 +61,7 @@ impl StreamedCall {
     pub(super) fn waiting(
         cx: &CallContext<'_>,
         id: &str,
-        wait: Box<TaskWait>,
+        wait: TaskWait,
         post: &Arc<AwaitingPost>,
         refused: &Arc<OnceLock<RequestError>>,
     ) -> Self {

@@ -83,7 +83,7 @@ pub(super) async fn answer(
         (Some(found), _) if method == TaskMethod::Result => {
             let (core, owner) = (Arc::clone(core), owner(cx));
             let wait = TaskWait { core, owner, found };
-            Ok(Some(RequestOrWait::Wait(Box::new(wait))))
+            Ok(Some(RequestOrWait::Wait(wait)))
         }
         (Some(found), _) => {
             let answer = about(&core.tasks, cx, request, (method, found)).await?;
