@@ -239,8 +239,8 @@ impl Exchange {
 
     /// Converts the POST to a stream that begins with the ready messages.
     async fn into_stream(mut self) -> Result<Reply, RequestError> {
-        self.post = None;
         let Some(session) = self.session.clone() else {
+            self.post = None;
             let stream = Stream::detached(&self.core.keep_alive);
             let events = stream.read();
             let listed = self.alone.as_ref().map(|(namespace, principal)| {
@@ -253,6 +253,8 @@ impl Exchange {
         let kind = StreamKind::Request;
         let stream = open_stream(&self.core, &session, kind, self.primes, &self.owes).await?;
         let events = stream.read();
+        // From here on, the stream's reader keeps the session in use.
+        self.post = None;
         let poll_at = self.poll_at;
         // The task ends with the calls, which have time limits. The end of the session or cancelling every call ends it early.
         tokio::spawn(self.deliver(Destination::Logged { session, stream }));

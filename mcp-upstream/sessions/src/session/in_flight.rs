@@ -1,8 +1,8 @@
 //! Running calls of a session. They are found by request id, so that a client can cancel a call.
 //!
-//! The number of entries needs no separate bound, because the bounds on the calls of a namespace apply: a call runs or waits in
+//! The number of calls needs no separate bound, because the bounds on the calls of a namespace apply: a call runs or waits in
 //! its gate (`max_concurrency` and `queue` calls), or it waits for its client with one of the `max_parked` permits. Any other
-//! call is refused immediately.
+//! call is refused immediately. Waits for tasks pass no gate: a further wait is refused according to [`InFlightCalls::waits`].
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -48,6 +48,11 @@ pub trait CancelNotice: Send + Sync {
     /// Returns true if the session is in use while the call runs, so that it does not expire.
     fn keeps_session(&self) -> bool {
         true
+    }
+
+    /// Returns true if the request is no call, but waits for the end of a task.
+    fn is_wait(&self) -> bool {
+        false
     }
 }
 
@@ -126,6 +131,16 @@ impl InFlightCalls {
     pub fn requests(&self) -> usize {
         let calls = self.lock();
         calls.running.iter().filter(|it| !it.id.is_empty()).count()
+    }
+
+    /// Number of requests that wait for the end of a task.
+    pub fn waits(&self) -> usize {
+        let calls = self.lock();
+        calls
+            .running
+            .iter()
+            .filter(|it| it.notice.is_wait())
+            .count()
     }
 
     /// Returns true if a running call keeps the session in use.

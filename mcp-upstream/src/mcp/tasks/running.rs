@@ -130,7 +130,6 @@ impl RunningTask {
     }
 
     /// Number of waits for the task.
-    #[cfg(test)]
     pub(super) fn waits(&self) -> usize {
         self.changes.receiver_count()
     }

@@ -15,6 +15,7 @@ use bytes::Bytes;
 use futures_util::future::{AbortHandle, Abortable, Aborted};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
+use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_sessions::interaction::{EventSender, Interaction, QuestionOwner, WithdrawalMessage};
 use tooldock_sessions::session::{CancelNotice, InFlightCalls, Session};
 use tooldock_sessions::tasks::TaskOwner;
@@ -28,6 +29,9 @@ use crate::mcp::call::cancelled;
 
 /// Interval at which a wait reads the store for a task of another replica.
 const STORE_POLL: Duration = Duration::from_secs(1);
+
+/// Maximum number of waits of one session, and of waits for one task. Waits pass no gate of a namespace.
+const WAITS_MAX: usize = 64;
 
 /// A request that waits for the end of a task.
 pub(crate) struct TaskWait {
@@ -46,6 +50,10 @@ impl CancelNotice for WaitNotice {
     fn keeps_session(&self) -> bool {
         self.0.strong_count() > 0
     }
+
+    fn is_wait(&self) -> bool {
+        true
+    }
 }
 
 impl TaskWait {
@@ -61,9 +69,20 @@ impl TaskWait {
     ) -> impl Future<Output = Result<Vec<u8>, RequestError>> + Send + use<> {
         let (handle, registration) = AbortHandle::new_pair();
         let notice = Arc::new(WaitNotice(Arc::downgrade(post)));
-        let entry = session.map(|session| InFlightCalls::enter(session, id, handle, notice));
+        let of_task = match &self.found {
+            FoundTask::Here(task) => task.waits(),
+            FoundTask::Stored(_) => 0,
+        };
+        let of_session = session.map_or(0, |session| session.in_flight().waits());
+        let is_refused = of_task.max(of_session) >= WAITS_MAX;
+        let entry = session
+            .filter(|_| !is_refused)
+            .map(|session| InFlightCalls::enter(session, id, handle, notice));
         let id = id.to_owned();
         async move {
+            if is_refused {
+                return Err(too_many());
+            }
             let response = Abortable::new(self.response(&id, client), registration).await;
             drop(entry);
             response.unwrap_or_else(|Aborted| Err(RequestError::Upstream(cancelled())))
@@ -104,9 +123,16 @@ impl TaskWait {
     }
 }
 
+fn too_many() -> RequestError {
+    let message = format!(
+        "{WAITS_MAX} requests wait already, in this session or for this task; use tasks/get, or wait for one of them"
+    );
+    RequestError::Upstream(CallError::new(CallErrorCode::Overloaded, message))
+}
+
 /// Waits until a task of this process has ended, and asks the client its questions meanwhile.
 async fn end_of(task: &RunningTask, client: Option<EventSender>) {
-    let mut client = client.map(AskedClient::new);
+    let mut client = client.map(|events| AskedClient::new(task, events));
     let mut changes = task.changes();
     while !*changes.borrow_and_update() {
         if let Some(client) = &mut client {
@@ -121,15 +147,16 @@ async fn end_of(task: &RunningTask, client: Option<EventSender>) {
     }
 }
 
-async fn settled(client: Option<&AskedClient>) {
+async fn settled(client: Option<&AskedClient<'_>>) {
     match client {
         Some(client) => client.settled().await,
         None => std::future::pending().await,
     }
 }
 
-/// A waiting client, with its copies of the task's questions. Dropping it withdraws the open copies.
-struct AskedClient {
+/// A waiting client, with its copies of the task's questions. Dropping it passes answers on, and withdraws the open copies.
+struct AskedClient<'a> {
+    task: &'a RunningTask,
     copies: Vec<QuestionCopy>,
     owner: Arc<CopyOwner>,
 }
@@ -155,9 +182,10 @@ impl QuestionOwner for CopyOwner {
     }
 }
 
-impl AskedClient {
-    fn new(events: EventSender) -> Self {
+impl<'a> AskedClient<'a> {
+    fn new(task: &'a RunningTask, events: EventSender) -> Self {
         Self {
+            task,
             copies: Vec::new(),
             owner: Arc::new(CopyOwner {
                 events,
@@ -223,10 +251,15 @@ impl AskedClient {
     }
 }
 
-impl Drop for AskedClient {
+impl Drop for AskedClient<'_> {
     fn drop(&mut self) {
         for QuestionCopy { copy, .. } in &self.copies {
+            // The client may have answered just before its wait was cancelled.
+            copy.deliver();
             copy.abandon();
+        }
+        if !self.copies.is_empty() {
+            self.task.note_change();
         }
     }
 }
@@ -338,6 +371,21 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn an_answer_counts_although_its_wait_is_cancelled_before_it_is_read() {
+        let (task, owner) = (running_task(), Wait::new());
+        let (question, told) = round(&owner);
+        task.ask(vec![Arc::clone(&question)]);
+        let mut client = Client::of(&task);
+        let (_, request) = client.asked().await;
+        client.answers(&request);
+        // The test's runtime has one thread, so the wait has not run since the answer.
+        client.wait.abort();
+        client.wait.await.expect_err("aborted");
+        question.deliver();
+        assert!(told.await.expect("delivered").is_ok());
+    }
+
+    #[tokio::test]
     async fn the_first_answer_counts_and_the_others_are_withdrawn() {
         let (task, owner) = (running_task(), Wait::new());
         let (mut one, mut other) = (Client::of(&task), Client::of(&task));
@@ -380,6 +428,20 @@ mod tests {
         let told = client.told().await;
         assert_eq!(told["params"]["requestId"], request["id"]);
         assert_eq!(task.waits(), 1);
+    }
+
+    #[test]
+    fn waits_of_a_session_are_counted_apart_from_its_calls() {
+        let session = session();
+        let post = Arc::new(AwaitingPost);
+        let enter = |id| {
+            let notice = Arc::new(WaitNotice(Arc::downgrade(&post)));
+            InFlightCalls::enter(&session, id, AbortHandle::new_pair().0, notice)
+        };
+        let entries = [enter("1"), enter("2")];
+        assert_eq!(session.in_flight().waits(), 2);
+        drop(entries);
+        assert_eq!(session.in_flight().waits(), 0);
     }
 
     #[test]

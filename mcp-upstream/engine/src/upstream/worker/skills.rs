@@ -147,6 +147,10 @@ fn result(described: &[u8], is_single: bool) -> Result<Vec<u8>, CallError> {
 
 impl<'a> SkillOfWorker<'a> {
     fn entry(self) -> Result<SkillEntry<'a>, CallError> {
+        // The worker's own bound does not count, since tool code runs beside it.
+        if self.frontmatter.len() > BOUNDS.texts {
+            return Err(unreadable("a front matter has more than 64 KiB"));
+        }
         let frontmatter = yaml::from_slice_within(self.frontmatter.as_bytes(), BOUNDS);
         Ok(SkillEntry {
             uri: self.uri,
@@ -242,6 +246,10 @@ mod tests {
         let many: Vec<_> = (0..SKILLS_MAX).map(|_| slow.clone()).collect();
         let refused = read(&json!(many), false).expect_err("refused");
         assert!(refused.contains("fewer brackets"), "{refused}");
+        // Its many values would all be parsed before they could be counted.
+        let long = skill(&"-\n".repeat(40 * 1024));
+        let refused = read(&json!([long]), true).expect_err("refused");
+        assert!(refused.contains("more than 64 KiB"), "{refused}");
         let many: Vec<_> = (0..=SKILLS_MAX).map(|_| skill("name: a")).collect();
         assert!(read(&json!(many), false).is_err());
     }
