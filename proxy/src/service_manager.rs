@@ -31,7 +31,8 @@ pub(crate) struct ServiceManager {
     sender: Sender,
 }
 
-/// A start or a reload in progress. Dropping the last such value reports its end to the manager.
+/// Guard of a start or a reload in progress. When the last guard is dropped, the service manager is told that the gateway is
+/// ready.
 #[derive(Debug)]
 pub(crate) struct InProgressGuard {
     count: Arc<AtomicUsize>,

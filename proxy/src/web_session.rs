@@ -57,7 +57,7 @@ struct Login {
     lifetime: Duration,
     /// Digest of the login's token. Logins with the same token are found by it.
     digest: TokenDigest,
-    /// Digest of the login's second half, which the page stores.
+    /// Digest of the login's second half. The half itself is stored by the page alone.
     half: TokenDigest,
     since: Instant,
     /// Sender that is dropped together with the login. Streams of the login end then.

@@ -220,8 +220,8 @@ impl Gateway {
         Memory::of(self.id())
     }
 
-    /// The Python process of a namespace, and its socket. Its guard, between it and the gateway, has the worker's arguments
-    /// among its own.
+    /// Returns the Python process of a namespace, and its socket. The guard of the process is skipped: its own arguments include
+    /// all arguments of the worker.
     pub(crate) fn worker(&self, namespace: &str) -> anyhow::Result<(u32, PathBuf)> {
         let found = processes::descendants(self.id())
             .into_iter()

@@ -259,8 +259,8 @@ async fn is_listed(cx: &CallContext<'_>, method: &str, tool: &str) -> Result<(),
     }
 }
 
-/// Returns true if the name contains no character that a server might treat as a variant of another one, as upper case may be of
-/// lower case.
+/// Returns true if the name consists of lower-case letters, digits and `_-./:`. Names with other characters could be different
+/// spellings of a tool's name: a server may, for example, ignore case.
 fn is_plain(name: &str) -> bool {
     let plain =
         |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-' | b'.' | b'/' | b':');

@@ -74,8 +74,9 @@ fn may_see(caller: &Caller, own: &str) -> bool {
     server_name(own).is_some_and(|own| opens(caller, &own))
 }
 
-/// Approves the pending version of each definition of a namespace, or only of the definition `name`. With `digest`, the version
-/// whose digest begins with it is approved. A definition with several pending versions is skipped, or refused if `name` is given.
+/// Approves the pending version of each definition of a namespace, or only of the definition `name`. With `digest`, only versions
+/// whose digest begins with it are considered. A definition with several such versions is skipped; if `name` is given, the
+/// request is refused instead, and nothing is approved.
 pub(super) async fn approve(
     core: &Core,
     caller: &Caller,

@@ -34,8 +34,8 @@ impl<'a> Level<'a> {
         self.last(name).is_some_and(|it| it.first() == "on")
     }
 
-    /// Returns the directive by which nginx itself answers every request to this block and proxies none: a `return`, or a
-    /// `rewrite` of every path to another one.
+    /// Returns the directive by which nginx itself answers every request to this block, so that none is proxied: a `return`, or a
+    /// `rewrite` that redirects every path (`permanent` or `redirect`).
     pub(crate) fn answers(&self) -> Option<&'a Directive> {
         let moves = |it: &&Directive| {
             let path = it.first().trim_start_matches(['^', '/']);

@@ -154,7 +154,8 @@ impl DataDir {
         let first_start = !check_version(&version)?;
         make_layout(&root)?;
         let sockets = match occupancy.replica {
-            // This folder is created later, when the replica has locked its folder: other replicas remove folders without a lock.
+            // `replicas/NAME/workers` is created later, when the replica has locked `replicas/NAME`: other replicas remove such a
+            // folder if no process holds its lock.
             Some(name) => root
                 .join("replicas")
                 .join(replica_file_name(name))

@@ -179,7 +179,7 @@ impl Hook {
         let principal = subject.principal.map(Arc::from);
         let permit = self.gate.enter(&principal).await;
         let _permit = permit.map_err(|_| HookFailure::Busy)?;
-        // A large request is counted as long as it is in memory.
+        // A large request to a hook counts towards the memory limit of responses as long as it is in memory.
         let counted = value.len() >= COUNTED_FROM;
         let claim = counted.then(|| subject.answers.claim(value.len()));
         let _claim = claim.transpose().map_err(|_| HookFailure::Busy)?;

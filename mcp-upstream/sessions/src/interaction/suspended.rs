@@ -330,7 +330,7 @@ impl<T: Suspendable> SuspensionGuard<T> {
                 }
                 // No retry took the call in time.
                 () = tokio::time::sleep_until(expires) => return,
-                // The call has its response, which waits for a retry.
+                // The call has ended before a retry. Its response is kept until a retry takes it, or `expires` is reached.
                 () = call.go_on(), if !over => {
                     over = true;
                     let mut table = self.table.lock();

@@ -21,7 +21,8 @@ const ENTRY_BYTES: usize = ID_BYTES + 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EntryId([u8; ID_BYTES]);
 
-/// Differences from an aggregate's start set, of seven bytes each.
+/// Tools and resources that a client has turned on (true) or off (false), as differences from the aggregate's start set (the
+/// entries that are active at first). Each difference is encoded in seven bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Toolset(BTreeMap<EntryId, bool>);

@@ -159,7 +159,8 @@ pub(crate) enum StreamLookup {
 }
 
 impl OwnedStreams {
-    /// Creates the list of an owner whose first streams, up to these counts, were opened by other processes.
+    /// Creates the streams of a session that this process adopts. `counts`: number of streams of each kind that other processes
+    /// have opened in it. New streams are numbered after them.
     pub(crate) fn after(counts: StreamCounts) -> Self {
         let list = List {
             counts,

@@ -153,7 +153,7 @@ impl Http {
     /// of the remote server for which the token is needed.
     fn at(&self, backend: Backend) -> RemoteServer {
         let spec = &self.server.spec;
-        // The gateway may have to authenticate at the authorization server with this header.
+        // `Authorization` is the only header that is passed on, because the gateway may have to authenticate itself with it.
         let spec = spec.elsewhere(backend, "authorization");
         RemoteServer::new(self.server.name.member("oauth"), spec)
     }

@@ -2,10 +2,11 @@
 //!
 //! A nice value alone only determines shares of computing time. It does not bound latency: before a thread that has just received
 //! a message may run on a core, the kernel may let the running process finish its time slice of some milliseconds, whatever its
-//! nice value. The call is then late. So a process of low priority also does not use half of the cores, where the kernel finds
-//! an idle core for the thread; on the other cores, such a thread can usually preempt it at once ([`super::slice`]).
+//! nice value. The call is then late. So processes of low priority are also kept off half of the cores, where the kernel can then
+//! find an idle core for the thread. On the other cores, the thread can usually preempt such a process at once
+//! ([`super::slice`]).
 //!
-//! A process has the low priority from its first instruction, because the thread that starts it already has it.
+//! A process has low priority from its first instruction on, because it inherits the priority of the thread that starts it.
 
 use std::io;
 use std::thread;

@@ -45,7 +45,8 @@ pub(super) enum NoOfferReason {
     Missing,
     /// The member's server ended.
     Ended,
-    /// The offer's digest differs from the `pin` that the configuration expects. Contains the full text for the log.
+    /// The digest of the member's offer differs from its `pin` in the configuration. Contains the message for the log, with the
+    /// actual digest.
     Pin(String),
     /// The offer could not be read. Contains the message of the server, or of a failure in the gateway. For the log only, since
     /// the message may contain paths, commands and other output of a server.

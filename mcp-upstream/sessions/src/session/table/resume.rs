@@ -40,7 +40,8 @@ impl SessionTable {
                 match self.compare(session.id()).await? {
                     Some(home) if home != self.replicas.own() => Ok(ResumedStream::Elsewhere(home)),
                     Some(_) => Err(ResumeError::Unknown),
-                    // A session without a record has not been claimed, unless the store has lost its data, including the claim.
+                    // A missing record means that no other replica has claimed the session, unless the store has lost its
+                    // records. Such a loss is checked for first.
                     None => {
                         self.records_complete().await?;
                         Err(ResumeError::Unknown)

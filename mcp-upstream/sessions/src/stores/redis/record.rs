@@ -20,7 +20,7 @@ const HOME: &str = "home";
 const STREAMS: [&str; 2] = ["general_streams", "request_streams"];
 const SUBSCRIPTION: &str = "subscription:";
 
-/// Change that stores a patch: it affects one field of the session's record in Redis.
+/// Change of one field of a session's record in Redis. Each patch of a session is stored by one such change.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct FieldChange {
     pub(super) kind: FieldChangeKind,
