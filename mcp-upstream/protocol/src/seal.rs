@@ -185,7 +185,7 @@ impl SessionKey {
         self.unseal(ANNOUNCE, sealed)
     }
 
-    /// Seals the nonce of a test request, by which the gateway checks the servers in front of it.
+    /// Seals the nonce of a test request, by which `tooldock doctor` checks the proxies in front of the gateway.
     ///
     /// # Errors
     ///

@@ -291,7 +291,8 @@ pub struct OtherReplica {
     /// Reason why requests cannot be forwarded to the replica; `None` if they can.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<Cow<'static, str>>,
-    /// `differ` if the replica serves other namespaces than this one.
+    /// `differ` if the replica's namespaces, or the files in their folders, are not those of this gateway; `None` if they are, or
+    /// if that is not known yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sources: Option<&'static str>,
 }

@@ -35,7 +35,7 @@ const ARGUMENTS_READ_MAX: usize = 64 * 1024;
 
 type SuspensionId = [u8; ID_BYTES];
 
-/// Reason why a state does not lead to a suspended call.
+/// Reason why a retry gets no suspended call for its request state (`requestState`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ResumeRefusal {
     /// The state was not created by this gateway, was changed, or was created for another request or principal.

@@ -369,7 +369,7 @@ impl<'a> PassThroughContext<'a> {
     fn is_to_leave(&self, session: &Session, at: &Affinity, what: &Outgoing<'_>) -> bool {
         let backends = &self.server.spec.backends;
         let is_configured = backends.iter().any(|it| it.id.as_str() == &*at.backend);
-        // The number of requests in flight includes the current request.
+        // `requests()` counts the current request, too, so it is 1 if no other request of the session is in flight.
         !is_configured
             && !self.server.spec.stateful
             && what.id.is_some()

@@ -178,7 +178,7 @@ async fn log_messages_come_from_the_level_a_request_names() {
                 .any(|it| it["method"] == "notifications/progress")
         );
     }
-    // The process logs at the lowest level of its clients.
+    // The process logs at the most verbose level that its clients have requested, so only `debug` was sent to it.
     let levels = house.requests("logging/setLevel");
     let levels: Vec<_> = levels.iter().map(|it| &*it.params).collect();
     assert_eq!(levels, [r#"{"level":"debug"}"#]);

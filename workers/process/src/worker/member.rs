@@ -191,7 +191,7 @@ impl WorkerMember {
     pub(super) async fn stopped(&self) {
         let mut status = self.shared.status.subscribe();
         while status.borrow_and_update().state != WorkerState::Stopped {
-            // This cannot fail: the sender belongs to `self`. A supervisor always sets the status `Stopped` when it ends.
+            // `changed` cannot fail, since `self` owns the sender. The loop ends: every supervisor sets `Stopped` at its end.
             let _ = status.changed().await;
         }
     }

@@ -374,8 +374,10 @@ impl Inbound for InboundRouter {
 }
 
 impl RouterState {
-    /// Returns the only owner of all work of the server, if there is one. While calls are in flight, users without a call do not
-    /// matter. If the process has a single user, all work is that user's, even if the owners of its requests are not known.
+    /// Returns the client to which all work of the server belongs; `None` if it may belong to several, or if no client listens:
+    /// - with a single user and a single listener: the listener's owner, even if the owners of pending calls are not known;
+    /// - with pending calls: their common owner, even if clients without a pending call listen, too;
+    /// - without pending calls: the common owner of all listeners.
     fn only_owner(&self, users: usize, in_hand: CallsInHand) -> Option<CallOwner> {
         let mut listening = self.listening.iter().map(|(_, it)| &it.listener.owner);
         let first = listening.next()?;

@@ -60,7 +60,8 @@ impl KeyTools {
         ]
     }
 
-    /// Calls one of the tools for the owner of a key, and returns its JSON result. `None` for another tool's name.
+    /// Calls one of the three tools for a client that has authenticated with the key `caller`, and returns the tool's JSON
+    /// result. Returns `None` if `tool` is not the name of one of them.
     ///
     /// # Errors
     ///
