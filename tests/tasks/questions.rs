@@ -17,7 +17,7 @@ fn answer(question: &Value) -> Value {
     json!({"jsonrpc": "2.0", "id": question["id"], "result": {"action": "accept", "content": {"value": true}}})
 }
 
-/// Begins a task that asks, and waits until it does.
+/// Begins a task that asks a question, waits until the question is open, and returns the parameters that name the task.
 async fn asking(session: &Session) -> Value {
     let created = session
         .request(2, "tools/call", as_task("asks", json!({})))
@@ -80,7 +80,7 @@ async fn a_question_outlives_the_session_that_was_asked_and_goes_to_the_next_wai
     let task = asking(&first).await;
     let (wait, _) = asked(&first, &task).await;
     drop(wait);
-    // A client that cannot be asked waits, and asks nobody.
+    // A second client waits for the task without the capability for questions, so it gets none, and the question stays open.
     let mute = Session::start_as(&gateway, "jobs", LEGACY, TOKEN, json!({})).await;
     let wait = request(9, "tasks/result", task.clone());
     let quiet = tokio::spawn(async move { mute.post(&wait).await.json().await });

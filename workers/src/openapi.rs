@@ -24,7 +24,7 @@ pub type OpenApiServersConfig = BTreeMap<NamespaceName, OpenApiServerConfig>;
 /// Value of `base_url` that stands for the first server in the document.
 const AUTO: &str = "auto";
 
-/// Configuration of an HTTP API. `Default` contains the defaults of all keys except `spec`, which has none.
+/// Configuration of an HTTP API. The key `spec` is required; `Default` has the default values of all other keys.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct OpenApiServerConfig {

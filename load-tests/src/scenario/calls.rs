@@ -104,9 +104,9 @@ enum Executor {
     None,
     /// The Python worker of the namespace under load.
     Worker,
-    /// The stdio echo server.
+    /// The stdio echo server, which supports versions with `initialize` only.
     Legacy,
-    /// The stdio echo server that speaks 2026-07-28, too.
+    /// The stdio echo server with support of 2026-07-28 added.
     Dual,
     /// The echo server over HTTP.
     App,

@@ -89,7 +89,8 @@ impl Trial {
         };
         let ended = async {
             let answer = timeout(limit + SLACK, answer(stdout)).await;
-            // A process that has answered is not waited for: the file may have started threads, which never end.
+            // After its answer, the process has a short time to end. It may never end by itself, since the file may have started
+            // threads that run forever.
             let exit = timeout(TERMINATE_GRACE, child.wait()).await;
             if exit.is_err() {
                 child.stop(TERMINATE_GRACE).await;

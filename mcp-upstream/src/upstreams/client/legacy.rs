@@ -446,7 +446,8 @@ async fn the_last_good_list_is_served_while_the_server_is_down() {
     assert_eq!(other["error"]["data"]["code"], "worker_unavailable");
 }
 
-#[tokio::test]
+// The paused clock stands still while threads for heavy work are taken, so the pool does not read the list again by itself.
+#[tokio::test(start_paused = true)]
 async fn a_long_list_is_mended_apart_and_kept_unless_the_tools_changed_meanwhile() {
     let house = house(EraSupport::Legacy);
     let (session, _) = house.open(json!({})).await;

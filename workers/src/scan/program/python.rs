@@ -159,7 +159,7 @@ impl PythonFile {
     }
 }
 
-/// Names that a file imports. Modules of other packages than [`PACKAGES`] have empty names.
+/// Names that a file imports. A name from a package that is not in [`PACKAGES`] is recorded with an empty module name.
 #[derive(Debug, Default)]
 struct Imports {
     /// Imported names, each with its module and its name in the module.

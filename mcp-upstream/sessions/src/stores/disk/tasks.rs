@@ -80,7 +80,7 @@ impl TaskStore for DiskStore {
     }
 }
 
-/// Deletes expired tasks, at most `most` of them.
+/// Deletes at most `most` expired tasks, and returns the number of deleted tasks.
 pub(super) fn drop_expired(connection: &Connection, most: usize) -> Result<usize> {
     let sql = "DELETE FROM tasks WHERE id IN (SELECT id FROM tasks WHERE expires <= ?1 LIMIT ?2)";
     let mut statement = connection.prepare_cached(sql)?;
