@@ -155,9 +155,14 @@ async fn posted<'a>(
                 RequestOrWait::Request(PreparedRequest::Response(answer)) => {
                     Ok(Reply::json(StatusCode::OK, answer))
                 }
-                work => Box::pin(answered(core, &cx, id, work))
-                    .await
-                    .map_err(refused),
+                RequestOrWait::Request(PreparedRequest::Call(call)) => {
+                    let called = call::answer(core, &cx, id, call);
+                    Box::pin(called).await.map_err(refused)
+                }
+                RequestOrWait::Wait(wait) => {
+                    let waited = exchange::wait(core, &cx, id, wait);
+                    Box::pin(waited).await.map_err(refused)
+                }
             }
         }
         Body::One(Message::Notification { method, members }) => {
@@ -172,24 +177,6 @@ async fn posted<'a>(
             one_way::answered(&cx, id, *outcome, members)?;
             Ok(Reply::empty(StatusCode::ACCEPTED))
         }
-    }
-}
-
-/// Answers a request that was prepared, after its call or its wait for a task.
-async fn answered(
-    core: &Arc<Core>,
-    cx: &CallContext<'_>,
-    id: &str,
-    prepared: RequestOrWait,
-) -> Result<Reply, RequestError> {
-    match prepared {
-        RequestOrWait::Request(PreparedRequest::Response(answer)) => {
-            Ok(Reply::json(StatusCode::OK, answer))
-        }
-        RequestOrWait::Request(PreparedRequest::Call(call)) => {
-            call::answer(core, cx, id, call).await
-        }
-        RequestOrWait::Wait(wait) => Box::pin(exchange::wait(core, cx, id, wait)).await,
     }
 }
 

@@ -140,16 +140,12 @@ fn result_of(
     }
     let mut answer = format::ResultWriter::begin(id, format, result.len());
     let mut skipped = 0;
-    if *facts.method == *RESOURCES_READ {
-        // A resource is the current value of a function, possibly for this caller only. Clients must therefore not cache it,
-        // unless the function allows it.
+    if [RESOURCES_READ, SKILLS_LIST, SKILLS_GET].contains(&&*facts.method) {
+        // A resource is the current value of a function, possibly for this caller only, and the digests of skills are those of
+        // the files as they are now. Clients must therefore not cache them, unless the function allows it.
         let (ttl_ms, length) = own_ttl(result).unwrap_or((0, 0));
         skipped = length;
         answer = answer.cached_for(ttl_ms, CacheScope::Private);
-    }
-    if [SKILLS_LIST, SKILLS_GET].contains(&&*facts.method) {
-        // The digests are those of the files as they are now.
-        answer = answer.cached_for(0, CacheScope::Private);
     }
     answer.members_after(skipped, result);
     Ok(answer.end())

@@ -115,6 +115,7 @@ pub(super) fn batch_refused() -> RequestError {
 }
 
 /// A modern request: its id as raw JSON, its method, and its JSON members.
+/// Id, method and members of a request.
 type Request<'a> = (&'a str, &'a str, &'a Members<'a>);
 
 async fn request(

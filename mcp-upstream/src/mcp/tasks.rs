@@ -75,7 +75,7 @@ pub(crate) struct Tasks {
     running: Mutex<HashMap<Arc<str>, Arc<RunningTask>>>,
 }
 
-/// A request that was read.
+/// A prepared request: as the upstream prepares it, or a wait for a task (`tasks/result`).
 pub(crate) enum RequestOrWait {
     /// A response or a call.
     Request(PreparedRequest),

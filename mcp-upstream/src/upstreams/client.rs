@@ -116,7 +116,7 @@ impl House {
 
     /// Number of calls that were cancelled.
     fn cancelled(&self) -> usize {
-        self.seen.cancel_notices.lock().expect("not poisoned").len()
+        self.seen.cancellations().len()
     }
 
     /// The catalogue of the server's lists.
@@ -131,7 +131,7 @@ impl House {
         pools.catalogue(server).expect("served")
     }
 
-    /// Lets everything go on that needs no time.
+    /// Runs the other tasks until each waits for a message or a timer.
     async fn settle(&self) {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }

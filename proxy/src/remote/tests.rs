@@ -236,16 +236,8 @@ fn request() -> BackendRequest {
             HeaderValue::from_static(value),
         )
     };
-    BackendRequest {
-        method: Method::POST,
-        target: None,
-        headers: HeaderMap::from_iter(headers.map(header)).into(),
-        body: Bytes::from_static(b"{\"a\":1}"),
-        standing: false,
-        send_record: None,
-        on_behalf_of: None,
-        answers: None,
-    }
+    let headers = HeaderMap::from_iter(headers.map(header));
+    BackendRequest::new(Method::POST, headers, Bytes::from_static(b"{\"a\":1}"))
 }
 
 async fn send(backend: &Arc<dyn Backend>) -> Result<BackendResponse, SendError> {

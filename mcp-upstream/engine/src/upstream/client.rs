@@ -55,7 +55,7 @@ use super::{
     ServerFacts, ServerOperations, SessionChanges, ToolLists, ToolsWait, Upstream,
 };
 use crate::connect_links::ConnectLinks;
-use crate::engine::{CallFacts, CallMessages, CallTask, UpstreamCall};
+use crate::engine::{CallFacts, CallMessages, UpstreamCall};
 
 mod binding;
 mod call;
@@ -490,22 +490,14 @@ fn server_call(
     let asks = client.can_be_asked() && (may_ask || !client.is_modern());
     let tells = (may_ask || request.token().is_some()) && cx.streams;
     let facts = CallFacts {
-        namespace: Arc::clone(&cx.namespace),
-        method,
-        subject,
-        arguments,
-        transport: cx.transport(),
-        version: cx.wire_version(),
-        session: cx.session().map(|it| Arc::clone(it.tag())),
         talks: match (asks, tells) {
             (true, _) => CallMessages::Asks,
             (false, true) => CallMessages::Tells,
             (false, false) => CallMessages::No,
         },
-        // The call needs no progress token here, since the token is part of the request that is sent.
-        progress_token: None,
         asks_singly: true,
-        task: CallTask::No,
+        // The call needs no progress token here, since the token is part of the request that is sent.
+        ..cx.facts(method, subject, arguments)
     };
     Arc::new(ServerCall {
         external: Arc::clone(external),

@@ -93,7 +93,8 @@ pub struct BackendRequest {
 }
 
 impl BackendRequest {
-    /// Creates a request to the configured URL, for no principal, whose response is awaited.
+    /// Creates a request to the configured URL, without personal credentials, that cannot be cancelled by a handle and is no
+    /// long-lived stream.
     pub fn new(method: Method, headers: impl Into<RequestHeaders>, body: Bytes) -> Self {
         Self {
             method,

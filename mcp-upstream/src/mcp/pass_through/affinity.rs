@@ -36,7 +36,7 @@ use crate::protocol::{ProtocolVersion, negotiated};
 /// Maximum size of a server's answer to `initialize`, in bytes.
 const OPENING_MAX: usize = 1024 * 1024;
 
-/// Headers of sessions between the requests of their clients.
+/// Empty headers, for a [`BackendSession`] while no request of its client is handled.
 static NO_HEADERS: LazyLock<Arc<HeaderMap>> = LazyLock::new(Arc::default);
 
 const CONFIRMATION: &[u8] = br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;

@@ -109,7 +109,8 @@ pub(super) struct Outgoing<'a> {
 }
 
 impl<'a> Outgoing<'a> {
-    /// A message that may run twice without harm, that nothing stops, and to which no response is awaited.
+    /// Creates a message without an id that may run twice without harm, and that cannot be stopped before it is sent. Its response
+    /// is no long stream.
     pub(super) fn new(method: Method, body: Bytes) -> Self {
         Self {
             method,

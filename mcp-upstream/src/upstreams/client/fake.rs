@@ -130,6 +130,11 @@ impl FakeServer {
         self.connections.lock().expect("not poisoned").clone()
     }
 
+    /// The cancellations so far.
+    pub(super) fn cancellations(&self) -> Vec<(String, String)> {
+        self.cancel_notices.lock().expect("not poisoned").clone()
+    }
+
     /// The requests of clients.
     pub(super) fn of_clients(&self) -> Vec<SeenRequest> {
         let requests = self.requests.lock().expect("not poisoned").clone();

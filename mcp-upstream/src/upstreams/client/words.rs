@@ -258,12 +258,7 @@ async fn a_client_cancels_in_its_own_words_and_who_leaves_in_ours() {
             assert!(timeout(short, call).await.is_err());
             house.raw(Some(&session), words).await;
             tokio::time::sleep(short).await;
-            let notices = house
-                .seen
-                .cancel_notices
-                .lock()
-                .expect("not poisoned")
-                .clone();
+            let notices = house.seen.cancellations();
             let [(id, notice)] = &notices[..] else {
                 panic!("{notices:?}");
             };
@@ -272,12 +267,7 @@ async fn a_client_cancels_in_its_own_words_and_who_leaves_in_ours() {
         let house = house(speaks);
         let call = house.modern("tools/call", json!({ "name": "hang" }));
         assert!(timeout(short, call).await.is_err());
-        let notices = house
-            .seen
-            .cancel_notices
-            .lock()
-            .expect("not poisoned")
-            .clone();
+        let notices = house.seen.cancellations();
         let [(_, notice)] = &notices[..] else {
             panic!("{notices:?}");
         };

@@ -1,5 +1,5 @@
 //! The choice of the connection for a request, by the server's `isolation`, and its lease. Only this file decides which
-//! connection a request uses.
+//! connection a request uses; the pool chooses the process or backend behind it.
 //!
 //! ```text
 //!   ExternalServers::target ──▶ ConnectionTarget ──▶ ExternalServers::lease ──▶ ConnectionLease ──▶ dropped

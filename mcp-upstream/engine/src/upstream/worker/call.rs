@@ -130,7 +130,7 @@ impl WorkerUpstream {
         self.function_call(cx, operation, members, (false, CallTask::No))
     }
 
-    /// Prepares `skills/get`. The worker knows its skills.
+    /// Prepares `skills/get`. The worker refuses a URI of no skill.
     pub(super) fn skill_get(
         &self,
         cx: &CallContext<'_>,
