@@ -120,8 +120,12 @@ fn refusal<'a>(
     }
     let carries_token = |name: &str| name.strip_prefix("http_").is_some_and(may_be_secret);
     let (source, admitted) = match (variables.map(variable), test) {
-        (Some(map), _) => (only_variable(map.source).ok_or(LOST)?, of_map(&map, test)?),
-        (None, VariableTest::Is("")) if carries_token(variable) => return Ok(Rule::Other),
+        (Some(map), _) => {
+            // nginx takes `$http_x` from the request only if FILE defines no such variable.
+            let source = only_variable(map.source).filter(|it| !variables.is_made(it));
+            (source.ok_or(LOST)?, of_map(&map, test)?)
+        }
+        (None, VariableTest::Is("")) if variable == AUTHORIZATION => return Ok(Rule::Other),
         (None, VariableTest::IsNot(text)) if !text.is_empty() => {
             let texts = vec![(text, condition)];
             let (patterns, empty) = (Vec::new(), false);

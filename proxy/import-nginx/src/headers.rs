@@ -32,6 +32,11 @@ const HARMLESS_VALUES: [&str; 10] = ["http", "https", "on", "off", "true", "fals
 const KEPT_BACK: &str = "clients' credentials open the gateway and do not go up: write credentials with a token of the gateway's own, or \
                          credentials: pass if clients log in by admission.oauth and the server takes the same access tokens";
 
+/// Report line for a client's header that nginx passes on after it has compared the value.
+const JUDGED: &str = "nginx sends this header to the server with values that FILE allows, and the gateway compares no headers but Authorization: \
+                      the header is left out, as clients could write any value. Set it in headers.set of the server, for each principal by \
+                      ${NAME} and personal";
+
 /// Name of the header with the id of a request.
 const REQUEST_ID: &str = "x-request-id";
 
@@ -80,18 +85,28 @@ pub(crate) fn write_requests<'a>(
                 continue;
             }
         }
+        let names_client = variables_in(value).any(|it| variables.names_client(it));
+        if !is_empty && names_client {
+            report.security(at, NAME_STAYS);
+            continue;
+        }
         if is_empty || !is_ours_to_set(header) {
             continue;
         }
         if used == Some(&of_client) {
             if is_of_the_gateway(&lower) {
                 report.plain(at, KEPT_BACK);
+            } else if variables.is_judged(&of_client) {
+                report.security(at, JUDGED);
             } else if lower != "host" && !pass.iter().any(|it| it.eq_ignore_ascii_case(header)) {
                 pass.push(header);
             }
             continue;
         }
         if lower == "host" && !is_literal(value) {
+            if variables_in(value).any(|it| variables.is_made(it)) {
+                report.security(at, NAME_STAYS);
+            }
             continue;
         }
         let is_plain = HARMLESS.contains(&lower.as_str()) && !value.contains("${");
@@ -144,6 +159,11 @@ pub(crate) fn write_requests<'a>(
 fn tells_name(name: &str, variables: &Variables<'_>) -> bool {
     let of_nginx = ["remote_user", "ssl_client_", "jwt_"];
     variables.is_made(name) || of_nginx.iter().any(|it| name.starts_with(it))
+}
+
+/// Returns true if a server may judge its clients by this header, whose name is in lower case.
+pub(crate) fn may_judge(header: &str) -> bool {
+    !HARMLESS.contains(&header) && header != REQUEST_ID && is_ours_to_set(header)
 }
 
 /// Returns true if the configuration of a remote server can set this header.

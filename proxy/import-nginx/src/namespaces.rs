@@ -1,5 +1,6 @@
 //! The key `upstreams.remote`: each proxied location becomes a namespace, named after the location's path.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tooldock_base::config::Limits;
@@ -99,7 +100,11 @@ pub(crate) fn namespaces<'a>(
             names[index] = Some(known.name.clone());
             old_paths.note(&target, location.at, &known.name);
             let settings = |report| server(location, &target, &known.name, variables, report);
-            if !target.is_of_sse()
+            let of_known = &sites.locations[known.index];
+            if judged_headers(location) != judged_headers(of_known) {
+                let place = &of_known.at.place;
+                report.security(location.at, format!("leads to the same server as {place}, with other headers: those of {place} are sent, and a server may judge clients by them. Give this one a namespace of its own in upstreams.remote"));
+            } else if !target.is_of_sse()
                 && settings(&mut Report::default())
                     .is_some_and(|it| it.value() != known.server.value())
             {
@@ -159,6 +164,20 @@ fn report_guessed(made: &[NamespaceDraft<'_>], report: &mut Report) {
     if !names.is_empty() {
         report.differs_in("upstreams.remote", format!("the endpoint of {} is taken to be /mcp below its location. For a server of HTTP+SSE (2024-11-05), end the path in backends and the alias with the path of its stream, /sse, and write transport: sse", names.join(", ")));
     }
+}
+
+/// The headers of a location by which a server may judge its clients, such as credentials, each with its value.
+fn judged_headers<'a>(location: &ProxiedLocation<'a>) -> BTreeSet<(String, &'a str)> {
+    let headers = location.scope.all("proxy_set_header");
+    let headers = headers.iter().map(|at| {
+        (
+            at.first().to_ascii_lowercase(),
+            at.arg(1).unwrap_or_default(),
+        )
+    });
+    headers
+        .filter(|(header, value)| !value.is_empty() && headers::may_judge(header))
+        .collect()
 }
 
 impl NamespaceDraft<'_> {

@@ -52,7 +52,9 @@ pub(crate) fn drop_shadowed<'a>(
         let is_spelled = |it: &&Location<'a>| !endpoint.is_empty() && it.paths.path() == *endpoint;
         let spelled = locations.iter().filter(is_spelled).map(|it| it.at);
         let closed = spelled.filter(|it| !redirects(it));
-        let answering = found.iter().copied().chain(closed);
+        let others = target.also.iter();
+        let others = others.flat_map(|path| chosen(locations, path, location.at));
+        let answering = found.iter().copied().chain(closed).chain(others);
         for at in answering.filter(|it| !is_exposed(it)).take(ANSWERING_MAX) {
             let place = &location.at.place;
             report.security(at, format!("takes the path of MCP from {place} in nginx, which is passed on here: leave that server out of upstreams.remote, if the path is closed"));

@@ -166,6 +166,13 @@ impl<'a> Variables<'a> {
         self.maps.contains_key(&name.to_ascii_lowercase()) || self.is_made_without_map(name)
     }
 
+    /// Returns true if an `if` tests this variable of the request, or a `map` looks it up.
+    pub(crate) fn is_judged(&self, name: &str) -> bool {
+        let mut sources = self.maps.values().map(|map| only_variable(map.first()));
+        self.tested.contains(&name.to_ascii_lowercase())
+            || sources.any(|it| it.is_some_and(|it| it.eq_ignore_ascii_case(name)))
+    }
+
     /// Returns true if a directive other than `map` defines this variable.
     pub(crate) fn is_made_without_map(&self, name: &str) -> bool {
         self.others.contains(&name.to_ascii_lowercase())

@@ -415,3 +415,97 @@ fn outside_http_nothing_is_about_security() {
         outcome.lines
     );
 }
+
+/// A `map` of tokens, an `if` that asks for one of them, and what stands in a server beside them.
+fn with_tokens(rest: &str) -> Outcome {
+    import(&format!(
+        r#"map $http_authorization $client {{ default ""; "Bearer aaaaaaaaaaaaaaaaaaaaaaaa" ci; }}
+           server {{ listen 80; server_name a.example; if ($client = "") {{ return 401; }}
+             {rest} }}"#
+    ))
+}
+
+#[test]
+fn a_condition_on_another_header_beside_the_token_is_told() {
+    let outcome = with_tokens(
+        r#"if ($http_x_csrf_token = "") { return 403; } location /mcp { proxy_pass http://10.0.0.1; }"#,
+    );
+    assert!(outcome.says(&["if: security"]), "{:#?}", outcome.lines);
+}
+
+#[test]
+fn a_header_that_nginx_compares_is_not_left_to_clients() {
+    let outcome = import(
+        r#"map $http_x_auth_user $ok { default 0; ada-0123456789abcdef0123 1; }
+           server { listen 80; server_name a.example; if ($ok = 0) { return 401; }
+             location /mcp { proxy_set_header X-Auth-User $http_x_auth_user; proxy_pass http://10.0.0.1; } }"#,
+    );
+    assert!(!outcome.yaml.contains("pass:"), "{}", outcome.yaml);
+    assert!(
+        outcome.says(&[
+            "proxy_set_header",
+            "security",
+            "clients could write any value"
+        ]),
+        "{:#?}",
+        outcome.lines
+    );
+}
+
+#[test]
+fn a_clients_name_in_any_header_to_a_server_is_told() {
+    for header in [
+        "X-Request-Id",
+        "X-Forwarded-Host",
+        "Proxy-Authorization",
+        "Host",
+    ] {
+        let outcome = with_tokens(&format!(
+            "location /mcp {{ proxy_set_header {header} $client; proxy_pass http://10.0.0.1; }}"
+        ));
+        assert!(outcome.security, "{header}: {:#?}", outcome.lines);
+    }
+}
+
+#[test]
+fn a_variable_of_the_file_that_is_named_like_a_header_is_no_header() {
+    let outcome = import(
+        r#"map $http_authorization $http_auth_client { default ""; "Bearer aaaaaaaaaaaaaaaaaaaaaaaa" ci; }
+           map $http_auth_client $ok { default 0; ci 1; }
+           server { listen 80; server_name a.example; if ($ok = 0) { return 401; }
+             location /mcp { proxy_pass http://10.0.0.1; } }"#,
+    );
+    assert!(!outcome.yaml.contains("sha256"), "{}", outcome.yaml);
+    assert!(outcome.security, "{:#?}", outcome.lines);
+}
+
+#[test]
+fn a_path_of_a_regular_expression_that_another_location_closes_is_told() {
+    let outcome = import(
+        "server { listen 80; server_name a.example; location = /two/mcp { return 403; }
+           location ~ ^/(one|two)/mcp$ { proxy_pass http://10.0.0.1; } }",
+    );
+    assert!(
+        outcome.says(&["security", "takes the path of MCP"]),
+        "{:#?}",
+        outcome.lines
+    );
+}
+
+#[test]
+fn another_credential_for_a_server_that_has_a_namespace_is_told() {
+    let server = |port: u16, token: &str| {
+        format!(
+            r#"server {{ listen {port}; server_name a.example; location /files/ {{
+                 proxy_set_header Authorization "Bearer {token}"; proxy_pass http://10.0.0.1:9001/; }} }}"#
+        )
+    };
+    let both = |other: &str| import(&(server(7103, "admin") + &server(7104, other)));
+    assert!(!both("admin").security);
+    let outcome = both("readonly");
+    assert!(
+        outcome.says(&["security", "with other headers"]),
+        "{:#?}",
+        outcome.lines
+    );
+}
